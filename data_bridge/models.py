@@ -1,0 +1,217 @@
+"""What was read: windows, trajectories, steps, LLM calls, actions and market outcomes.
+
+Both of the game's writers (the recorder and the plugin logger) decode into these types; what only one
+of them writes has a default. Fields that the game adds later are ignored. All times are aware UTC.
+The structs are msgspec's because decoding is the hot path of reading; they are frozen because every
+stage shares them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message as the agent's model was given it. ``content`` may be a list of parts, or null beside tool calls."""
+
+    role: str
+    content: str | list[Any] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class LLMCall(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One call of an agent's model: exactly what it saw and what it said."""
+
+    model: str = ""
+    system_prompt: str = ""
+    user_prompt: str = ""
+    response: str = ""
+    purpose: str = "action"
+    temperature: float | None = None
+    max_tokens: float | None = None
+    top_p: float | None = None
+    latency_ms: float | None = None
+    action_type: str | None = None
+    reasoning: str | None = None
+    model_version: str | None = None
+    call_id: str | None = None
+    timestamp: float | None = None
+    messages: list[ChatMessage] | None = None
+    """The full conversation where the writer logged it; otherwise system and user prompt are all there was."""
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    completion_token_ids: list[int] | None = None
+    """Written by our recorder only: the sampled tokens, end-of-sequence included."""
+    completion_logprobs: list[float] | None = None
+    """Log-probability of each of ``completion_token_ids`` under the policy that sampled it."""
+    logprobs_temperature: float | None = None
+    """The temperature those log-probabilities were computed at: 1.0 for raw model log-probabilities."""
+
+    def chat(self) -> list[ChatMessage]:
+        """The messages the agent's model was given, in order."""
+        if self.messages:
+            return self.messages
+        prompts = [("system", self.system_prompt), ("user", self.user_prompt)]
+        return [ChatMessage(role=role, content=text) for role, text in prompts if text]
+
+
+class Action(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the agent did, or tried to. ``error`` is set for a failed action whichever writer logged it."""
+
+    action_type: str = ""
+    action_name: str | None = None
+    parameters: dict[str, Any] = {}
+    success: bool = False
+    result: Any = None
+    error: str | None = None
+    reasoning: str | None = None
+    correctness: Any = None
+    timestamp: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """The action's name in one spelling; real tables hold ``buy`` and ``BUY``."""
+        return (self.action_type or self.action_name or "").strip().upper()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the action failed, or None if it did not."""
+        if self.error:
+            return self.error
+        if isinstance(self.result, dict) and isinstance(self.result.get("error"), str):
+            return str(self.result["error"])
+        return None if self.success else "failed"
+
+
+class EnvironmentState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The agent's books before the step. Balance and P&L are lifetime figures."""
+
+    balance: float | None = msgspec.field(default=None, name="agentBalance")
+    lifetime_pnl: float | None = msgspec.field(default=None, name="agentPnL")
+    open_positions: float | None = msgspec.field(default=None, name="openPositions")
+    active_markets: float | None = msgspec.field(default=None, name="activeMarkets")
+    portfolio_value: float | None = msgspec.field(default=None, name="portfolioValue")
+    role: str | None = None
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One decision: the state before it, the model calls that made it, the action that came of it."""
+
+    step_number: int = msgspec.field(default=0, name="stepNumber")
+    timestamp: float | None = None
+    """Milliseconds since the epoch, as written."""
+    state: EnvironmentState = msgspec.field(default=EnvironmentState(), name="environmentState")
+    llm_calls: list[LLMCall] = msgspec.field(default_factory=list, name="llmCalls")
+    action: Action | None = None
+    reward: float | None = None
+    reasoning: str | None = None
+
+
+class AgentTrajectory(msgspec.Struct, frozen=True):
+    """One agent's hour: a row of ``trajectories`` whose JSON could be read."""
+
+    trajectory_id: str
+    agent_id: str
+    window_id: str
+    window_hours: int
+    start_time: datetime
+    end_time: datetime
+    steps: list[Step]
+    content_hash: str
+    """Of ``stepsJson`` as stored: what the verdict cache and the lineage key on."""
+    size_bytes: int
+    agent_name: str | None = None
+    role: str | None = None
+    scenario_id: str | None = None
+    final_status: str = "completed"
+    final_balance: float | None = None
+    lifetime_pnl: float | None = None
+    ground_truth: dict[str, Any] | None = None
+    """``gameKnowledge`` and its kin: for the judge's eyes only, never for a trained token."""
+    is_training_data: bool = True
+    is_evaluation: bool = False
+    used_in_training: bool = False
+
+    @property
+    def window_pnl(self) -> float | None:
+        """What the agent made in this window: last minus first known lifetime P&L. Never the lifetime figure itself.
+
+        The last state is the one recorded after the last step (``finalPnL``) where the row has it.
+        """
+        known = [step.state.lifetime_pnl for step in self.steps if step.state.lifetime_pnl is not None]
+        if self.lifetime_pnl is not None:
+            known.append(self.lifetime_pnl)
+        return known[-1] - known[0] if len(known) >= 2 else None
+
+    @property
+    def starting_balance(self) -> float | None:
+        return next((step.state.balance for step in self.steps if step.state.balance is not None), None)
+
+    @property
+    def actions(self) -> list[Action]:
+        return [step.action for step in self.steps if step.action is not None]
+
+    @property
+    def llm_calls(self) -> list[LLMCall]:
+        return [call for step in self.steps for call in step.llm_calls]
+
+
+class NewsEvent(msgspec.Struct, frozen=True):
+    headline: str
+    timestamp: datetime | None = None
+    sentiment: str | None = None
+
+
+class StockOutcome(msgspec.Struct, frozen=True):
+    ticker: str
+    start_price: float | None = None
+    end_price: float | None = None
+    change_percent: float | None = None
+    """As the game wrote it, or computed from the prices where it did not."""
+    sentiment: str | None = None
+    news: tuple[NewsEvent, ...] = ()
+
+
+class PredictionOutcome(msgspec.Struct, frozen=True):
+    market_id: str
+    question: str | None = None
+    outcome: str | None = None
+    """None while the market is unresolved."""
+    final_probability: float | None = None
+    volume: float | None = None
+
+
+class MarketOutcomes(msgspec.Struct, frozen=True):
+    """The ground truth of one closed window, unknown to the agents while they decided."""
+
+    stocks: tuple[StockOutcome, ...] = ()
+    predictions: tuple[PredictionOutcome, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.stocks or self.predictions)
+
+
+class Window(msgspec.Struct, frozen=True):
+    """One window as read: the trajectories that decoded, and the rows that did not."""
+
+    window_id: str
+    hours: int
+    trajectories: tuple[AgentTrajectory, ...]
+    outcomes: MarketOutcomes
+    unreadable: tuple[UnreadableRow, ...] = ()
+
+
+class UnreadableRow(msgspec.Struct, frozen=True):
+    """A row whose JSON gave no steps. ``reason`` is a ``quality.Reason`` value."""
+
+    trajectory_id: str
+    agent_id: str
+    window_id: str
+    reason: str
+    detail: str = ""

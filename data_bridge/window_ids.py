@@ -1,0 +1,51 @@
+"""Window ids: ``YYYY-MM-DDTHH:00``, naive text that means UTC, the start of the window's first hour."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime, timedelta
+
+GRACE = timedelta(minutes=10)
+"""A window is closed this long after its end: late trajectories and outcomes have been written by then."""
+
+_ID = re.compile(
+    r"(?P<day>\d{4}-\d{2}-\d{2})[T ](?P<hour>\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]00:?00)?",
+)
+
+
+def normalise(raw: str) -> str | None:
+    """The canonical id for any spelling found in real tables (seconds, milliseconds, ``Z``), or None."""
+    match = _ID.fullmatch(raw.strip())
+    if match is None:
+        return None
+    canonical = f"{match['day']}T{match['hour']}:00"
+    try:
+        start_of(canonical)
+    except ValueError:
+        return None
+    return canonical
+
+
+def window_of(moment: datetime) -> str:
+    """The id of the hour that ``moment`` (aware) lies in."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:00")
+
+
+def start_of(window_id: str) -> datetime:
+    """The aware UTC start of a canonical id. ValueError if it is not one."""
+    return datetime.strptime(window_id, "%Y-%m-%dT%H:%M").replace(tzinfo=UTC)
+
+
+def end_of(window_id: str, hours: int) -> datetime:
+    return start_of(window_id) + timedelta(hours=hours)
+
+
+def is_closed(window_id: str, hours: int, now: datetime) -> bool:
+    return end_of(window_id, hours) + GRACE <= now
+
+
+def is_held_out(window_id: str, share: float = 0.1) -> bool:
+    """Whether this window is kept for evaluation, for ever: decided by its id alone, never by chance."""
+    digest = hashlib.blake2b(f"held-out:{window_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64

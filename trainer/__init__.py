@@ -1,0 +1,1 @@
+"""From checked windows to a better model: group, thin, judge, train, evaluate, promote."""

@@ -1,0 +1,59 @@
+"""The interface between the pipeline and whatever trains: prepare a batch, train it once, find out after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from data_bridge.quality import Exclusion
+from trainer.types import Batch, Checkpoint, StepResult
+
+if TYPE_CHECKING:
+    import art
+
+Submitted = Callable[[str], Awaitable[None]]
+"""Called with the remote job's id before the job is followed, so that a crash cannot lose it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """A batch as ART trains it, and what had to be left out of it."""
+
+    batch: Batch
+    groups: list[art.TrajectoryGroup]
+    exclusions: tuple[Exclusion, ...]
+    trainable_tokens: int
+
+
+class TrainingBackend(Protocol):
+    """One trained model on one backend. Not safe for two processes at once: the ledger's lock sees to that."""
+
+    name: str
+
+    async def open(self) -> int:
+        """Load or register the model. Returns the newest durable step (0 for an untrained model)."""
+        ...
+
+    async def current_step(self) -> int:
+        """The newest durable step, as the disk or the server knows it now."""
+        ...
+
+    def checkpoint(self, step: int) -> Checkpoint: ...
+
+    async def prepare(self, batch: Batch) -> PreparedBatch:
+        """Convert, score what the log has no log-probabilities for, and count. Trains nothing, pays nothing."""
+        ...
+
+    async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
+        """One gradient step. The checkpoint is durable when this returns. BackendError if nothing was trainable."""
+        ...
+
+    async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
+        """After a crash: the result of a batch that was submitted, waiting for its job if it still runs.
+
+        None if the backend never took the batch, so that it may be sent again.
+        """
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,79 @@
+"""What every command does around its work: settings in, one sentence on an error, the documented exit code out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from data_bridge.errors import HindsightError
+from data_bridge.redaction import RedactingFilter, redact
+from trainer.settings_source import Section, load
+
+S = TypeVar("S", bound=Section)
+
+EXIT_CODES = """exit codes:
+  0 done; 2 configuration; 3 not enough data; 4 judge or backend failed;
+  5 promotion refused; 130 interrupted, resumable"""
+
+
+def run_command(
+    work: Callable[[S], Awaitable[int]],
+    cls: type[S],
+    argv: Sequence[str] | None,
+    *,
+    prog: str,
+    description: str,
+    epilog: str = EXIT_CODES,
+) -> int:
+    """Parse ``argv`` into ``cls``, await ``work``, and turn whatever comes of it into an exit code."""
+    from trainer.config import all_variables
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        settings = load(
+            cls, arguments, prog=prog, description=description, epilog=epilog, known_variables=all_variables()
+        )
+        debug = bool(getattr(settings, "debug", False))
+        _set_up_logging(debug)
+        return asyncio.run(_awaited(work(settings)))
+    except HindsightError as error:
+        return _fail(error, error.exit_code, debug)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _fail(error, 1, debug)
+
+
+async def _awaited(work: Awaitable[int]) -> int:
+    return await work
+
+
+def _fail(error: BaseException, exit_code: int, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
+    sentence = redact(str(error)) or type(error).__name__
+    if not isinstance(error, HindsightError):
+        sentence = f"internal error ({type(error).__name__}): {sentence}; run again with --debug for the traceback."
+    print(f"error: {sentence}", file=sys.stderr)
+    return exit_code
+
+
+def _set_up_logging(debug: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RedactingFilter())
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for name in ("trainer", "data_bridge"):
+        logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.INFO)

@@ -1,0 +1,248 @@
+"""Every setting, once: its flag, its variable, its default and what it means.
+
+Sections are what a stage is handed; a command's settings class inherits the sections it needs.
+A sentence of help here is the only place where the setting is described.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import SecretStr, model_validator
+
+from data_bridge.errors import ConfigurationError
+from trainer.settings_source import Duration, Names, Section, setting, variable_of
+
+
+class CommonSettings(Section):
+    """Output and files."""
+
+    home: Path = setting(
+        Path(".hindsight"),
+        "Folder of the embedded database, model cache, checkpoints and runs.",
+        env="HINDSIGHT_HOME",
+        metavar="DIR",
+    )
+    json_output: bool = setting(
+        False, "Print one JSON object instead of tables and progress.", flag="--json", env="HINDSIGHT_JSON"
+    )
+    debug: bool = setting(False, "Show the traceback of an error, and debug logging.")
+
+
+class DatabaseSettings(Section):
+    """Database."""
+
+    database_url: SecretStr | None = setting(
+        None,
+        "The game's Postgres. Unset: a real Postgres of our own is started under --home.",
+        env="DATABASE_URL",
+        flag="--database-url",
+        metavar="URL",
+    )
+    statement_timeout: Duration = setting("2m", "Longest that one SQL statement may take.")
+
+
+class WindowSettings(Section):
+    """Windows: which hours, and which rows of them, can be trained on."""
+
+    lookback: Duration = setting("7d", "How far back windows are read.")
+    until: str | None = setting(None, "Read as if it were this UTC moment (ISO 8601), for repeating a run.")
+    min_agents: int = setting(3, "Fewest usable agents in a window.", ge=2)
+    min_actions: int = setting(1, "Fewest actions in a trajectory.", ge=0)
+    max_trajectory_mb: float = setting(5.0, "A trajectory with more JSON than this is left out as oversized.", gt=0)
+    held_out_share: float = setting(
+        0.1, "Share of windows kept for evaluation, chosen by a hash of the id; never change it later.", ge=0, lt=1
+    )
+    min_windows: int = setting(3, "Fewest usable windows that are worth a training run.", ge=1)
+    allow_partial_outcomes: bool = setting(False, "Also use windows of which only some outcomes are known.")
+
+
+class GroupSettings(Section):
+    """Groups and dropout."""
+
+    grouping: Literal["window", "matched"] = setting(
+        "window", "Who is compared: all agents of the hour, or those of the same role and a similar balance."
+    )
+    max_group: int = setting(8, "Most trajectories in one group.", ge=2)
+    target_trajectories: int = setting(1000, "Dropout thins a run towards this many trajectories.", ge=1)
+    max_dropout: float = setting(0.3, "Largest share that automatic dropout may leave out.", ge=0, lt=1)
+    dropout: float | None = setting(None, "Fix the dropout rate instead of computing it.", ge=0, lt=1)
+    select: str | None = setting(
+        None, "`max-variance N`: after judging, keep the N most telling trajectories of each group.", metavar="RULE"
+    )
+    min_spread: float = setting(0.02, "A group whose best and worst score differ by less has no signal.", ge=0, le=1)
+
+
+class JudgeSettings(Section):
+    """Judge."""
+
+    judge: str = setting(
+        "auto",
+        "`outcome` (offline, not an LLM), or `llm`; auto takes the LLM when --judge-model is set.",
+    )
+    judge_model: str | None = setting(None, "Model that judges, at any OpenAI-compatible endpoint.", env="JUDGE_MODEL")
+    judge_base_url: str | None = setting(None, "The judge's endpoint; unset means OpenAI's.", env="JUDGE_BASE_URL")
+    judge_api_key: SecretStr | None = setting(
+        None, "The judge's key; unset: the provider's own variable (OPENAI_API_KEY).", env="JUDGE_API_KEY"
+    )
+    openai_api_key: SecretStr | None = setting(None, "Used when JUDGE_API_KEY is not set.", env="OPENAI_API_KEY")
+    rubric: str = setting("trading", "Name of a built-in rubric, or a file of your own.", metavar="NAME|FILE")
+    judge_orders: int = setting(2, "In how many different orders each group is judged.", ge=1, le=8)
+    judge_context: int = setting(24_000, "Most tokens of one judge prompt.", ge=1_000)
+    judge_concurrency: int = setting(16, "Most judge calls in flight.", ge=1)
+    judge_timeout: Duration = setting("2m", "Longest that one judge call may take.")
+    judge_attempts: int = setting(5, "Tries per call when the endpoint is busy or failing.", ge=1)
+    max_judge_failures: float = setting(
+        0.2, "Largest share of groups that may fail before the run stops with exit 4.", ge=0, le=1
+    )
+    max_cost: float | None = setting(None, "Ceiling of the judge's cost in US dollars.", ge=0, metavar="USD")
+    price: str | None = setting(
+        None,
+        "Price of the judge as INPUT/OUTPUT dollars per million tokens, e.g. 0.25/2; overrides the table.",
+        env="JUDGE_PRICE",
+    )
+    require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.")
+
+
+class ModelSettings(Section):
+    """Model and backend."""
+
+    model: str = setting("hindsight", "Name of the trained model: its checkpoints, lock and lineage.")
+    base_model: str = setting(
+        "smollm2-135m-instruct",
+        "The model to train: the embedded one, a local directory, or a hub name.",
+    )
+    backend: Literal["auto", "cpu", "local", "serverless"] = setting(
+        "auto", "Where to train: auto takes serverless with a W&B key, local with a GPU, else the CPU."
+    )
+    wandb_api_key: SecretStr | None = setting(
+        None, "Key for W&B Serverless RL and for run tracking.", env="WANDB_API_KEY"
+    )
+    wandb_project: str = setting("hindsight", "W&B project.", env="WANDB_PROJECT")
+    wandb_entity: str | None = setting(None, "W&B entity; unset: the key's default.", env="WANDB_ENTITY")
+    wandb_base_url: str | None = setting(
+        None, "Endpoint of the serverless training API, for a proxy or a test.", env="WANDB_TRAINING_BASE_URL"
+    )
+    tracking: Literal["auto", "online", "offline", "off"] = setting(
+        "auto", "wandb run tracking: auto is online with a key, else off."
+    )
+    threads: int = setting(0, "CPU threads for the model; 0 takes all cores.", ge=0)
+    remote_deadline: Duration = setting("6h", "Longest that a remote training job is followed.")
+
+
+class TrainingSettings(Section):
+    """Training."""
+
+    learning_rate: float = setting(7e-4, "AdamW learning rate of the LoRA adapter.", gt=0)
+    groups_per_step: int = setting(16, "Groups in one gradient step.", ge=1)
+    max_steps: int = setting(0, "Most gradient steps in this run; 0 trains on all groups.", ge=0)
+    loss: Literal["ppo", "cispo"] = setting("ppo", "Clipped PPO objective, or CISPO.")
+    epsilon: float = setting(0.2, "PPO clip range below 1.", gt=0)
+    epsilon_high: float | None = setting(None, "PPO clip range above 1; unset: as --epsilon.", gt=0)
+    importance_level: Literal["token", "sequence"] = setting("token", "Level of the importance ratio.")
+    kl: float = setting(0.0, "Weight of the KL penalty to the base model, where the backend has it.", ge=0)
+    scale_rewards: bool = setting(False, "Divide advantages by the group's standard deviation.")
+    max_grad_norm: float = setting(1.0, "Gradient clipping.", gt=0)
+    lora_rank: int = setting(16, "Rank of the LoRA adapter (CPU and local).", ge=1)
+    purposes: Names = setting(("action",), "Which LLM calls are trained, by purpose, comma separated.")
+    foreign: Literal["positive", "all", "none"] = setting(
+        "positive", "Tokens another model wrote: learn only from good ones, all, or none."
+    )
+    max_staleness: int = setting(
+        4, "Batches made with a policy more steps old than this are re-scored or dropped.", ge=0
+    )
+    stop_on: Names = setting(
+        ("entropy<0.01", "kl>5"),
+        "Stop a collapsing run when a step's metric crosses a threshold, e.g. entropy<0.01,kl>5.",
+    )
+    seed: int = setting(0, "Seed of everything random.")
+
+
+class WorldSettings(Section):
+    """Simulated market (used when there is no DATABASE_URL, and by spawn_test_agents)."""
+
+    world_seed: int = setting(7, "Seed of the simulated market.")
+    luck: float = setting(0.2, "0: the news tells everything; 1: prices are pure noise.", ge=0, le=1)
+    agents: int = setting(8, "Agents in a window.", ge=2)
+    decisions: int = setting(1, "Decision steps of an agent in a window.", ge=1)
+
+
+class EvaluationSettings(Section):
+    """Evaluation and promotion."""
+
+    eval_judge: str = setting(
+        "auto", "Judge of the evaluation: outcome, llm, or auto (another than the training judge when there are two)."
+    )
+    eval_judge_model: str | None = setting(None, "Model of the evaluation judge.", env="EVAL_JUDGE_MODEL")
+    eval_windows: int = setting(40, "Most held-out windows to evaluate on.", ge=1)
+    eval_samples: int = setting(2, "Replies sampled at each decision point.", ge=1)
+    min_gain: float = setting(0.0, "Promote only if the score gain's interval lies above this.")
+    max_error_rate: float = setting(0.25, "Guard: largest error rate of a promoted model.", ge=0, le=1)
+    max_safety_blocks: float = setting(0.1, "Guard: largest share of actions stopped by the safety guard.", ge=0, le=1)
+    max_length_ratio: float = setting(1.5, "Guard: replies at most this many times as long as the incumbent's.", gt=0)
+    max_kl: float = setting(2.0, "Guard: largest mean KL per token from the base model.", gt=0)
+    promote: bool = setting(True, "Promote the checkpoint if the gate says so.")
+    canary: float | None = setting(None, "Promote to this share of the agents first.", gt=0, lt=1)
+    serve_url: str = setting("http://127.0.0.1:8808/v1", "Base URL that is published for CPU checkpoints.")
+
+
+class RunSettings(Section):
+    """This run."""
+
+    dry_run: bool = setting(False, "Stop before anything is paid for; print windows, groups, tokens and cost.")
+    resume: bool = setting(True, "Take up an interrupted run of this model.")
+    iterations: int = setting(7, "Simulated market only: days that are played, judged and trained on.", ge=1)
+    windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1)
+    simulate: Literal["auto", "on", "off"] = setting(
+        "auto", "Play the simulated market before each iteration; auto: only on the embedded database."
+    )
+    notify_url: SecretStr | None = setting(None, "Webhook that is told the summary as JSON; never fatal.")
+
+
+class CheckSettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
+    """check_windows."""
+
+    window: str | None = setting(None, "Show this one window in full.", metavar="ID")
+
+
+class TrainSettings(
+    CommonSettings,
+    DatabaseSettings,
+    WindowSettings,
+    GroupSettings,
+    JudgeSettings,
+    ModelSettings,
+    TrainingSettings,
+    EvaluationSettings,
+    WorldSettings,
+    RunSettings,
+):
+    """train_mmo."""
+
+    @model_validator(mode="after")
+    def _judge_is_complete(self) -> Self:
+        if self.judge == "llm" and not self.judge_model:
+            raise ValueError("--judge llm needs JUDGE_MODEL: name the model that judges")
+        return self
+
+
+def all_variables() -> frozenset[str]:
+    """Every variable that any command reads; a command does not reject a variable of another."""
+    sections = Section.__subclasses__()
+    names = set[str]()
+    while sections:
+        section = sections.pop()
+        sections.extend(section.__subclasses__())
+        names |= {variable_of(name, field) for name, field in section.model_fields.items()}
+    return frozenset(names)
+
+
+def judge_key(settings: JudgeSettings) -> str:
+    """The key to call the judge with. ConfigurationError if there is none and the endpoint is OpenAI's."""
+    for secret in (settings.judge_api_key, settings.openai_api_key):
+        if secret is not None and secret.get_secret_value():
+            return secret.get_secret_value()
+    if settings.judge_base_url is None:
+        raise ConfigurationError("JUDGE_API_KEY is not set: the judge at OpenAI needs a key.")
+    return "none"

@@ -1,0 +1,1 @@
+"""Running the agents' model: the embedded model and its batched sampler, and OpenAI-compatible endpoints."""

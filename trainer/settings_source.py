@@ -1,0 +1,245 @@
+"""Fills a settings class from flags, the environment, ``.env`` and defaults, in that order of precedence.
+
+A settings class is a frozen pydantic model whose fields were made with ``setting``; commands compose the
+ones they need by inheritance. The flag, the variable and the help text all come from the field, so they
+cannot drift apart. Nothing here touches ``os.environ``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from data_bridge.errors import ConfigurationError
+from data_bridge.redaction import redact, register_secret
+
+PREFIX = "HINDSIGHT_"
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_duration(value: object) -> timedelta:
+    """``90m``, ``36h``, ``7d``, ``2w``; a timedelta passes through."""
+    if isinstance(value, timedelta):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mhdw])\s*", str(value))
+    if match is None:
+        raise ValueError("write a duration as 90m, 36h, 7d or 2w")
+    return timedelta(**{_UNITS[match[2]]: float(match[1])})
+
+
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+
+
+class Section(BaseModel):
+    """Base of every settings class. The docstring's first line is its title in ``--help``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    env: str | None = None,
+    flag: str | None = None,
+    metavar: str | None = None,
+    positional: bool = False,
+    **limits: Any,
+) -> Any:
+    """A field that is also a flag (``--field-name``) and a variable (``HINDSIGHT_FIELD_NAME``), unless named otherwise.
+
+    Keys and passwords (``SecretStr``) get a flag only when it is named: a command line is visible to everyone
+    on the host. A positional argument has no variable.
+    """
+    extra: dict[str, Any] = {"env": env, "flag": flag, "metavar": metavar, "positional": positional}
+    return Field(default=default, description=help, json_schema_extra=extra, **limits)
+
+
+def _extra(field: FieldInfo, key: str) -> Any:
+    return field.json_schema_extra.get(key) if isinstance(field.json_schema_extra, dict) else None
+
+
+def flag_of(name: str, field: FieldInfo) -> str:
+    """How the setting is spelt on the command line."""
+    if _extra(field, "positional"):
+        return name.upper()
+    return _extra(field, "flag") or "--" + name.replace("_", "-")
+
+
+def variable_of(name: str, field: FieldInfo) -> str:
+    return _extra(field, "env") or PREFIX + name.upper()
+
+
+def _has_flag(field: FieldInfo) -> bool:
+    return "SecretStr" not in str(field.annotation) or _extra(field, "flag") is not None
+
+
+S = TypeVar("S", bound=Section)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `{self.prog} --help` lists every flag.")
+
+
+def load(
+    cls: type[S],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    epilog: str = "",
+    environ: Mapping[str, str] | None = None,
+    dotenv: Path | None = None,
+    known_variables: frozenset[str] = frozenset(),
+) -> S:
+    """Settings of ``cls`` for one call of a command. ConfigurationError names the setting that is wrong."""
+    environ = os.environ if environ is None else environ
+    given = vars(_parser(cls, prog, description, epilog).parse_args(list(argv)))
+    file_values = _read_dotenv(Path(".env") if dotenv is None else dotenv)
+    _reject_unknown_variables(cls, {**file_values, **environ}, known_variables)
+
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, field in cls.model_fields.items():
+        variable = variable_of(name, field)
+        if name in given:
+            values[name], sources[name] = given[name], flag_of(name, field)
+        elif _extra(field, "positional"):
+            continue
+        elif environ.get(variable, "") != "":
+            values[name], sources[name] = environ[variable], variable
+        elif file_values.get(variable, "") != "":
+            values[name], sources[name] = file_values[variable], f"{variable} (in .env)"
+    try:
+        loaded = cls.model_validate(values)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(cls, error, sources)) from None
+    for name in cls.model_fields:
+        value = getattr(loaded, name)
+        if isinstance(value, SecretStr):
+            register_secret(value.get_secret_value())
+    return loaded
+
+
+def public_values(settings: Section) -> dict[str, Any]:
+    """Every setting as plain JSON, with secrets replaced by whether they are set."""
+    values = settings.model_dump(mode="json")
+    for name in type(settings).model_fields:
+        if isinstance(getattr(settings, name), SecretStr):
+            values[name] = "[set]"
+    return values
+
+
+def _read_dotenv(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    from dotenv import dotenv_values
+
+    return {key: value for key, value in dotenv_values(path, interpolate=False).items() if value is not None}
+
+
+def _reject_unknown_variables(cls: type[Section], seen: Mapping[str, str], known: frozenset[str]) -> None:
+    """A misspelt variable would be ignored silently; every command knows all of ours."""
+    names = {variable_of(name, field) for name, field in cls.model_fields.items()} | known
+    for variable in seen:
+        if variable.startswith(PREFIX) and variable not in names:
+            close = difflib.get_close_matches(variable, names, n=1)
+            hint = f"did you mean {close[0]}?" if close else "`.env.example` lists every variable."
+            raise ConfigurationError(f"{variable} is not a setting: {hint}")
+
+
+def _parser(cls: type[Section], prog: str, description: str, epilog: str) -> _Parser:
+    parser = _Parser(
+        prog=prog,
+        usage="%(prog)s [options]",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for section in cls.__mro__:
+        own = inspect.get_annotations(section)
+        if not issubclass(section, Section) or section is Section or not own:
+            continue
+        group = parser.add_argument_group(_title(section))
+        for name in own:
+            _add_argument(group, name, cls.model_fields[name])
+    return parser
+
+
+def _title(section: type[Section]) -> str:
+    return (section.__doc__ or section.__name__).strip().splitlines()[0].rstrip(".")
+
+
+def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
+    if not _has_flag(field):
+        group.description = (
+            group.description or ""
+        ) + f"{variable_of(name, field)} (variable only): {field.description} "
+        return
+    text = (field.description or "").replace("%", "%%")
+    options: dict[str, Any] = {"default": argparse.SUPPRESS}
+    choices = _choices(field.annotation)
+    if choices:
+        options["choices"] = choices
+    if _extra(field, "positional"):
+        group.add_argument(name, nargs=None if field.is_required() else "?", help=text, **options)
+        return
+    shown = _shown_default(field)
+    options |= {"dest": name, "help": f"{text} [{variable_of(name, field)}{'; default ' + shown if shown else ''}]"}
+    if field.annotation is bool:
+        group.add_argument(flag_of(name, field), action=argparse.BooleanOptionalAction, **options)
+    else:
+        if not choices:
+            options["metavar"] = _extra(field, "metavar") or name.rsplit("_", 1)[-1].upper()
+        group.add_argument(flag_of(name, field), **options)
+
+
+def _shown_default(field: FieldInfo) -> str:
+    default = field.default
+    if default is None or default == "" or default == () or isinstance(default, SecretStr):
+        return ""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ",".join(str(part) for part in default).replace("%", "%%")
+    return str(default).replace("%", "%%")
+
+
+def _choices(annotation: Any) -> list[str]:
+    if typing.get_origin(annotation) is typing.Literal:
+        return [str(choice) for choice in typing.get_args(annotation)]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [choice for part in typing.get_args(annotation) for choice in _choices(part)]
+    return []
+
+
+def _explain(cls: type[Section], error: ValidationError, sources: Mapping[str, str]) -> str:
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    message = first["msg"].removeprefix("Value error, ")
+    if name not in cls.model_fields:
+        return f"{message[:1].upper()}{message[1:]}."
+    field = cls.model_fields[name]
+    source = sources.get(name, flag_of(name, field))
+    got = "" if "SecretStr" in str(field.annotation) else f" (got {redact(repr(first['input']))})"
+    return f"{source}: {message[:1].lower()}{message[1:]}{got}; `--help` describes {flag_of(name, field)}."

@@ -1,0 +1,152 @@
+"""What passes between the stages: groups, verdicts, batches, checkpoints; and the two roles that can be exchanged.
+
+A stage takes one of these types and gives the next. Nothing here imports torch or art.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from data_bridge.models import AgentTrajectory, ChatMessage, MarketOutcomes
+from data_bridge.quality import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Comparable trajectories of one window: an agent at most once, all under the same ground truth."""
+
+    group_id: str
+    window_id: str
+    trajectories: tuple[AgentTrajectory, ...]
+    outcomes: MarketOutcomes
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeIdentity:
+    """Who judged by which rule: two verdicts are comparable only if these agree."""
+
+    judge: str
+    """The model's name at its endpoint, or ``outcome`` for the offline judge."""
+    rubric: str
+    rubric_version: str
+    prompt_version: str
+    is_llm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The score of one trajectory, averaged over the orders it was judged in."""
+
+    trajectory_id: str
+    score: float
+    uncertainty: float
+    """Half the range of the scores between orders; 0 for a single order."""
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedGroup:
+    """A group with one verdict for each of its trajectories, in the same order."""
+
+    group: Group
+    verdicts: tuple[Verdict, ...]
+    identity: JudgeIdentity
+    verdict_key: str
+    """The key under which ``hindsight.verdicts`` holds it."""
+    cost_usd: float = 0.0
+    """Paid in this run; 0 when the verdict came from the cache."""
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeFailure:
+    """A group without a verdict. Recorded as an exclusion of each of its trajectories, never as a score."""
+
+    group: Group
+    reason: Reason
+    detail: str
+    cost_usd: float = 0.0
+
+
+class Judge(Protocol):
+    """Anything that turns groups into verdicts: the LLM judge and the offline judge."""
+
+    @property
+    def identity(self) -> JudgeIdentity: ...
+
+    async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
+        """The verdict on ``group``. Safe to call many times at once; the judge limits its own concurrency."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One sampled reply, with the tokens and log-probabilities that training needs."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    """The sampled tokens, end-of-sequence included when it was sampled. Empty if the endpoint does not tell."""
+    logprobs: tuple[float, ...] = ()
+    """Of each token, at temperature 1 (the raw distribution)."""
+    finish_reason: str = "stop"
+    model: str = ""
+    """The exact checkpoint that answered, e.g. ``hindsight@step3``."""
+
+
+class ChatModel(Protocol):
+    """Anything that answers chat messages: the embedded model, an OpenAI-compatible endpoint, a scripted stand-in."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        n: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> list[Completion]: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A trained state of one model."""
+
+    model: str
+    step: int
+    base_model: str
+    backend: str
+    location: str
+    """A directory for the CPU and local backends, ``wandb-artifact:///…`` for serverless."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}@step{self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The judged groups of one gradient step, and the policy step they were prepared for."""
+
+    batch_id: str
+    model: str
+    policy_step: int
+    groups: tuple[JudgedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one gradient step came to."""
+
+    checkpoint: Checkpoint
+    trainable_tokens: int
+    metrics: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""A simulated market with agents of known skill: data for anyone, and the truth to test against."""

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     import art
 
 Submitted = Callable[[str], Awaitable[None]]
-"""Called with the remote job's id before the job is followed, so that a crash cannot lose it."""
+"""Stores what is known about the remote job, so that a crash cannot lose it; each call replaces the last one's text.
+
+Called first before the batch leaves this process (a crash while it is being sent is then known of), and again
+with the job's id before the job is followed. The text is the backend's own receipt, the job's id in front:
+store it as it is, and hand the newest one to ``settle`` as ``job_id``; None means that nothing was ever sent.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,8 @@ class TrainingBackend(Protocol):
     async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
         """After a crash: the result of a batch that was submitted, waiting for its job if it still runs.
 
-        None if the backend never took the batch, so that it may be sent again.
+        None if the backend never took the batch, or says that it failed, so that it may be sent again.
+        BackendError if that cannot be known yet.
         """
         ...
 

@@ -65,6 +65,11 @@ class GroupSettings(Section):
         "window", "Who is compared: all agents of the hour, or those of the same role and a similar balance."
     )
     max_group: int = setting(8, "Most trajectories in one group.", ge=2)
+    match_ratio: float = setting(
+        2.0,
+        "`matched` grouping: the largest starting balance of a group is at most this many times the smallest.",
+        ge=1,
+    )
     target_trajectories: int = setting(1000, "Dropout thins a run towards this many trajectories.", ge=1)
     max_dropout: float = setting(0.3, "Largest share that automatic dropout may leave out.", ge=0, lt=1)
     dropout: float | None = setting(None, "Fix the dropout rate instead of computing it.", ge=0, lt=1)
@@ -197,7 +202,6 @@ class RunSettings(Section):
     simulate: Literal["auto", "on", "off"] = setting(
         "auto", "Play the simulated market before each iteration; auto: only on the embedded database."
     )
-    notify_url: SecretStr | None = setting(None, "Webhook that is told the summary as JSON; never fatal.")
 
 
 class CheckSettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
@@ -246,3 +250,17 @@ def judge_key(settings: JudgeSettings) -> str:
     if settings.judge_base_url is None:
         raise ConfigurationError("JUDGE_API_KEY is not set: the judge at OpenAI needs a key.")
     return "none"
+
+
+class ScheduleSettings(CommonSettings, DatabaseSettings, WindowSettings):
+    """Schedule: every other setting of the training reads its variable, from the environment or .env."""
+
+    cron: str = setting("0 3 * * 0", "When to train, as a cron expression in UTC.", metavar="EXPRESSION")
+    once: bool = setting(False, "Decide, train if a period is due, and exit: for cron, systemd and Kubernetes.")
+    job: str = setting("weekly", "Name of this schedule; hosts with the same name share its periods.")
+    command: str | None = setting(
+        None, "Command that trains one period; unset: train_mmo with this Python.", metavar="COMMAND"
+    )
+    period_attempts: int = setting(3, "How often a failed period is tried in all.", ge=1)
+    retry_after: Duration = setting("10m", "Pause before a failed period is tried again.")
+    notify_url: SecretStr | None = setting(None, "Webhook that is told each period's summary as JSON; never fatal.")

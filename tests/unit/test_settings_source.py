@@ -1,0 +1,77 @@
+"""Settings: precedence, and one sentence that names the setting when it is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from data_bridge.errors import ConfigurationError
+from data_bridge.redaction import redact
+from trainer.config import TrainSettings, all_variables
+from trainer.settings_source import load, public_values
+
+
+def loaded(*argv: str, environ: dict[str, str] | None = None, dotenv: Path = Path("/nonexistent")) -> TrainSettings:
+    return load(
+        TrainSettings,
+        argv,
+        prog="train_mmo.py",
+        description="",
+        environ=environ or {},
+        dotenv=dotenv,
+        known_variables=all_variables(),
+    )
+
+
+def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("HINDSIGHT_MIN_AGENTS=4\nHINDSIGHT_MAX_GROUP=5\nHINDSIGHT_SEED=6\n")
+    environ = {"HINDSIGHT_MIN_AGENTS": "7", "HINDSIGHT_MAX_GROUP": "8"}
+    settings = loaded("--min-agents", "9", environ=environ, dotenv=dotenv)
+    assert (settings.min_agents, settings.max_group, settings.seed) == (9, 8, 6)
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert loaded(environ={"DATABASE_URL": "", "HINDSIGHT_DROPOUT": ""}).database_url is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "named"),
+    [
+        (["--min-agents", "1"], {}, "--min-agents"),
+        (["--min-agents", "many"], {}, "--min-agents"),
+        (["--lookback", "soon"], {}, "--lookback"),
+        (["--backend", "abacus"], {}, "--backend"),
+        (["--lokback", "7d"], {}, "--lokback"),
+        ([], {"HINDSIGHT_MAX_DROPOUT": "1.5"}, "HINDSIGHT_MAX_DROPOUT"),
+        ([], {"HINDSIGHT_MAX_DROPUOT": "0.5"}, "HINDSIGHT_MAX_DROPUOT"),
+        (["--judge", "llm"], {}, "JUDGE_MODEL"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_that_names_it(argv: list[str], environ: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(*argv, environ=environ)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_variable_is_answered_with_the_right_one() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean HINDSIGHT_LOOKBACK"):
+        loaded(environ={"HINDSIGHT_LOOKBAK": "7d"})
+
+
+def test_a_secret_is_neither_dumped_nor_printed() -> None:
+    settings = loaded(environ={"WANDB_API_KEY": "very-secret-key-1", "DATABASE_URL": "postgres://me:hunter22@db/game"})
+    dumped = str(public_values(settings)) + str(settings)
+    assert "very-secret-key-1" not in dumped
+    assert "hunter22" not in dumped
+    assert (
+        redact("key very-secret-key-1 at postgres://me:other@db/game")
+        == "key [secret] at postgres://me:[secret]@db/game"
+    )
+
+
+def test_the_example_environment_lists_every_variable_and_breaks_nothing() -> None:
+    example = Path(__file__).parents[2] / ".env.example"
+    listed = {line.lstrip("# ").split("=")[0] for line in example.read_text().splitlines() if "=" in line}
+    assert listed == all_variables()
+    assert loaded(dotenv=example) == loaded()

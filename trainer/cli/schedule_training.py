@@ -1,0 +1,166 @@
+"""Train every period once, on however many hosts this runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+
+from data_bridge.database import Database
+from data_bridge.redaction import redact
+from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.config import ScheduleSettings
+from trainer.readiness import readiness_of
+from trainer.schedule import (
+    BEAT,
+    LONGEST_CATCH_UP,
+    Claim,
+    Held,
+    Outcome,
+    Periods,
+    check_cron,
+    next_period,
+    outcome_of,
+    period_due,
+)
+
+logger = logging.getLogger("trainer.schedule")
+
+_NOT_READY = 3
+_LOST_CLAIM = 4
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(
+        _work,
+        ScheduleSettings,
+        argv,
+        prog="schedule_training.py",
+        description="Trains every scheduled period exactly once, on however many hosts this command runs.",
+        epilog="With --once the exit code is the training's, or 0 when there was nothing to do.\n" + EXIT_CODES,
+    )
+
+
+async def _work(settings: ScheduleSettings) -> int:
+    check_cron(settings.cron)
+    async with database_of(settings, migrate=True) as database:
+        periods = Periods(database, settings.job, attempts=settings.period_attempts)
+        if settings.once:
+            return await _train_if_due(settings, database, periods, period_due(settings.cron, await periods.now()))
+        return await _run_for_ever(settings, database, periods)
+
+
+async def _run_for_ever(settings: ScheduleSettings, database: Database, periods: Periods) -> int:
+    now = await periods.now()
+    missed = period_due(settings.cron, now)
+    if now - missed < LONGEST_CATCH_UP and await periods.has_history_before(missed):
+        await _train_with_retries(settings, database, periods, missed)
+    while True:
+        now = await periods.now()
+        upcoming = next_period(settings.cron, now)
+        print(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.", flush=True)
+        while (now := await periods.now()) < upcoming:
+            # Short naps against the database's clock: a suspended host or a changed clock is noticed at once.
+            await asyncio.sleep(min(30.0, max(0.05, (upcoming - now).total_seconds())))
+        await _train_with_retries(settings, database, periods, upcoming)
+
+
+async def _train_with_retries(
+    settings: ScheduleSettings, database: Database, periods: Periods, period: datetime
+) -> None:
+    while outcome_of(await _train_if_due(settings, database, periods, period)) is Outcome.FAILED:
+        if period_due(settings.cron, await periods.now()) > period:
+            return
+        await asyncio.sleep(settings.retry_after.total_seconds())
+
+
+async def _train_if_due(settings: ScheduleSettings, database: Database, periods: Periods, period: datetime) -> int:
+    """Claim the period and train it. 0 if it is somebody else's, or over already."""
+    claim = await periods.claim(period)
+    label = f"{settings.job} {period:%Y-%m-%dT%H:%MZ}"
+    if isinstance(claim, Held):
+        print(f"Period {label}: nothing to do, {claim.state} by {claim.holder}.", flush=True)
+        return 0
+    if claim.taken_over_from:
+        print(f"Period {label}: taken over from {claim.taken_over_from}, which stopped beating.", flush=True)
+    ready = await readiness_of(database, settings)
+    if not ready.ready:
+        exit_code, reason = _NOT_READY, ready.sentence
+    else:
+        print(f"Period {label}: training (attempt {claim.attempts}).", flush=True)
+        exit_code, reason = await _train(settings, periods, claim)
+    outcome = outcome_of(exit_code)
+    if not await periods.finish(claim, outcome, exit_code, reason):
+        print(f"Period {label}: another host has taken it over; its result counts.", flush=True)
+        return exit_code
+    print(f"Period {label}: {outcome}, exit code {exit_code}. {reason}", flush=True)
+    if settings.notify_url is not None:
+        from trainer.notify import notify
+
+        summary = {"job": settings.job, "period": period.isoformat(), "outcome": str(outcome)}
+        await notify(settings.notify_url.get_secret_value(), summary | {"exit_code": exit_code, "reason": reason})
+    return exit_code
+
+
+async def _train(settings: ScheduleSettings, periods: Periods, claim: Claim) -> tuple[int, str]:
+    """Run the training as a process of its own, beating while it lives; its exit code and last words."""
+    default = [sys.executable, "-m", "trainer.cli.train_mmo"]
+    command = shlex.split(settings.command) if settings.command else default
+    process = await asyncio.create_subprocess_exec(
+        *command, stderr=asyncio.subprocess.PIPE, preexec_fn=_die_with_parent
+    )
+    words = asyncio.create_task(_last_words(process), name="last words of the training")
+    beating = asyncio.create_task(_beat(periods, claim, process), name="heartbeat of the period")
+    try:
+        exit_code = await process.wait()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+        await process.wait()
+        raise
+    finally:
+        beating.cancel()
+        still_ours = await asyncio.gather(beating, return_exceptions=True)
+        reason = await words
+    if still_ours[0] is False:
+        return _LOST_CLAIM, "The claim was lost to another host."
+    return exit_code, redact(reason)
+
+
+async def _last_words(process: asyncio.subprocess.Process) -> str:
+    """Pass the training's stderr through, and keep its last line: the sentence that explains an exit code."""
+    assert process.stderr is not None
+    last = ""
+    while line := await process.stderr.readline():
+        text = line.decode(errors="replace").rstrip()
+        last = text or last
+        print(text, file=sys.stderr, flush=True)
+    return last
+
+
+async def _beat(periods: Periods, claim: Claim, process: asyncio.subprocess.Process) -> bool:
+    """Beat until cancelled; stop the training and return False when the claim is lost."""
+    while True:
+        await asyncio.sleep(BEAT.total_seconds())
+        try:
+            ours = await periods.beat(claim)
+        except OSError as error:
+            logger.warning("no heartbeat this time: %s", redact(str(error)))
+            continue
+        if not ours:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+            return False
+
+
+def _die_with_parent() -> None:
+    """On Linux the kernel stops the training when its scheduler dies: whoever takes the period over is alone."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

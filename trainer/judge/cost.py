@@ -1,0 +1,106 @@
+"""What judging costs: list prices, the price of a call, and the estimate before a run.
+
+Prices change and proxies charge their own, so ``JUDGE_PRICE`` overrides the table. A model that is in
+neither has no price: its tokens are counted and its cost is called unknown, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from data_bridge.errors import ConfigurationError
+from trainer.config import JudgeSettings
+
+FIXED_TOKENS = 1_200
+"""Of a prompt, beside what is shown of the agents: the rubric, the rules of the reply and the outcomes."""
+
+REPLY_TOKENS = 600
+"""Of one reply, on average: eight explanations of two sentences."""
+
+_DATED = re.compile(r"-\d{4}-?\d{2}-?\d{2}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens."""
+
+    prompt: float
+    completion: float
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
+
+
+PRICES = {
+    "gpt-4.1": Price(2.0, 8.0),
+    "gpt-4.1-mini": Price(0.4, 1.6),
+    "gpt-4.1-nano": Price(0.1, 0.4),
+    "gpt-4o": Price(2.5, 10.0),
+    "gpt-4o-mini": Price(0.15, 0.6),
+    "gpt-5": Price(1.25, 10.0),
+    "gpt-5-mini": Price(0.25, 2.0),
+    "gpt-5-nano": Price(0.05, 0.4),
+    "o3": Price(2.0, 8.0),
+    "o4-mini": Price(1.1, 4.4),
+    "openai/gpt-oss-120b": Price(0.15, 0.6),
+    "openai/gpt-oss-20b": Price(0.05, 0.2),
+    "deepseek-ai/DeepSeek-V3.1": Price(0.55, 1.65),
+    "meta-llama/Llama-3.3-70B-Instruct": Price(0.71, 0.71),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": Price(0.1, 0.1),
+}
+"""List prices of common judges. A dated snapshot (``gpt-5-mini-2025-08-07``) costs what its family costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """What judging a run would take, before anything is paid for. An upper estimate: cached verdicts are free."""
+
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    usd: float | None
+    """None if the judge's price is not known."""
+
+    def __str__(self) -> str:
+        if self.calls == 0:
+            return "offline judge: no calls, no cost"
+        tokens = f"{self.calls:,} calls, {self.prompt_tokens + self.completion_tokens:,} tokens"
+        return f"{tokens}, price unknown (set JUDGE_PRICE)" if self.usd is None else f"{tokens}, about ${self.usd:.2f}"
+
+
+def uses_llm(settings: JudgeSettings) -> bool:
+    """Whether these settings ask for the LLM judge; ``auto`` takes it when a model is named."""
+    if settings.judge not in ("auto", "llm", "outcome"):
+        raise ConfigurationError(f"--judge must be outcome, llm or auto, not {settings.judge!r}.")
+    return settings.judge == "llm" or (settings.judge == "auto" and settings.judge_model is not None)
+
+
+def price_of(settings: JudgeSettings) -> Price | None:
+    """The judge's price: the user's, else the table's, else None."""
+    if settings.price is not None:
+        return _parse_price(settings.price)
+    return PRICES.get(_DATED.sub("", settings.judge_model or ""))
+
+
+def estimate(groups: int, judge_tokens: int, settings: JudgeSettings) -> CostEstimate:
+    """The cost of judging ``groups`` groups whose agents' text has ``judge_tokens`` tokens in all.
+
+    The text counts once for each order; a prompt is never longer than ``--judge-context``.
+    """
+    if not uses_llm(settings) or groups == 0:
+        return CostEstimate(0, 0, 0, 0.0)
+    calls = groups * settings.judge_orders
+    shown = min(groups * FIXED_TOKENS + judge_tokens, groups * settings.judge_context)
+    prompt, completion = shown * settings.judge_orders, calls * REPLY_TOKENS
+    price = price_of(settings)
+    return CostEstimate(calls, prompt, completion, None if price is None else price.cost(prompt, completion))
+
+
+def _parse_price(text: str) -> Price:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)\s*", text)
+    if match is None:
+        raise ConfigurationError(
+            f"JUDGE_PRICE must be INPUT/OUTPUT dollars per million tokens, e.g. 0.25/2 (got {text!r})."
+        )
+    return Price(float(match[1]), float(match[2]))

@@ -1,0 +1,113 @@
+"""Intervals over windows: right on known cases, careful where the plain bootstrap is not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.statistics import (
+    FEWEST_WINDOWS,
+    SHARE,
+    by_window,
+    mean_interval,
+    ranks,
+    spearman,
+    student_quantile,
+    windows_needed,
+)
+
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+@given(st.lists(finite, min_size=FEWEST_WINDOWS, max_size=40))
+def test_an_interval_is_finite_and_holds_its_mean(values: list[float]) -> None:
+    interval = mean_interval(values, resamples=200)
+    assert interval.low is not None
+    assert interval.high is not None
+    assert interval.low <= interval.mean <= interval.high
+    assert math.isfinite(interval.low)
+    assert math.isfinite(interval.high)
+
+
+def test_the_same_numbers_and_seed_give_the_same_interval() -> None:
+    values = np.random.default_rng(3).normal(size=20)
+    assert mean_interval(values, seed=5) == mean_interval(values, seed=5)
+
+
+def test_too_few_windows_have_a_mean_but_no_interval() -> None:
+    interval = mean_interval([1.0] * (FEWEST_WINDOWS - 1))
+    assert interval.mean == 1.0
+    assert not interval.is_known
+
+
+def test_no_windows_are_not_a_zero() -> None:
+    with pytest.raises(ValueError, match="no windows"):
+        mean_interval([])
+
+
+def test_it_is_never_narrower_than_students_t() -> None:
+    values = np.array([0.0] * 13 + [1.0, 1.0])
+    interval = mean_interval(values)
+    half = student_quantile(0.975, 14) * values.std(ddof=1) / math.sqrt(15)
+    assert interval.low is not None
+    assert interval.low <= interval.mean - half + 1e-12
+    assert interval.low < 0, "two windows of fifteen are no evidence"
+
+
+def test_a_share_is_never_beyond_none_or_all() -> None:
+    interval = mean_interval([1.0] * 14 + [0.0], bounds=SHARE)
+    assert interval.high == 1.0
+    assert mean_interval([1.0] * 14 + [0.0]).high > 1.0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("degrees", "expected"), [(5, 2.5706), (10, 2.2281), (30, 2.0423), (1000, 1.9623)])
+def test_students_quantile_matches_the_table(degrees: int, expected: float) -> None:
+    assert student_quantile(0.975, degrees) == pytest.approx(expected, abs=0.003)
+
+
+@pytest.mark.parametrize("shape", ["normal", "coin", "sparse", "skewed"])
+def test_95_percent_intervals_cover_the_truth(shape: str) -> None:
+    random = np.random.default_rng(11)
+    draw = {
+        "normal": lambda: random.normal(size=20),
+        "coin": lambda: random.choice([-1.0, 1.0], 20),
+        "sparse": lambda: random.choice([-1.0, 0.0, 1.0], 20, p=[0.1, 0.8, 0.1]),
+        "skewed": lambda: random.exponential(size=20) - 1,
+    }[shape]
+    intervals = [mean_interval(draw(), seed=trial, resamples=500) for trial in range(400)]
+    missed = sum(not (interval.low <= 0 <= interval.high) for interval in intervals)  # type: ignore[operator]
+    assert missed <= 0.09 * len(intervals)
+
+
+def test_windows_needed_decide_when_they_are_there() -> None:
+    random = np.random.default_rng(2)
+    few = random.normal(0.3, 1.0, 20)
+    needed = windows_needed((few - few.mean()) / few.std(ddof=1) + 0.3)
+    assert needed is not None
+    assert needed == pytest.approx((2.8 / 0.3) ** 2, rel=0.02)
+    decided = sum(mean_interval(random.normal(0.3, 1.0, needed), resamples=300).low > 0 for _ in range(100))  # type: ignore[operator]
+    assert 65 <= decided <= 95
+
+
+def test_a_difference_on_the_threshold_needs_more_windows_than_there_are() -> None:
+    assert windows_needed([0.5, -0.5, 0.5, -0.5]) is None
+    assert windows_needed([1.0, 1.0 + 1e-9, 1.0], threshold=1.0) is None
+
+
+def test_equal_values_share_their_rank() -> None:
+    assert ranks([3.0, 1.0, 3.0, 0.0]).tolist() == [3.5, 2.0, 3.5, 1.0]
+
+
+def test_spearman_sees_order_not_size_and_admits_when_there_is_none() -> None:
+    assert spearman([1, 2, 3, 4], [1, 10, 100, 1000]) == pytest.approx(1.0)
+    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1.0)
+    assert spearman([1, 1, 1], [1, 2, 3]) is None
+    assert spearman([1, 2], [1, 2]) is None
+
+
+def test_decisions_of_one_window_are_one_number() -> None:
+    assert by_window(["a", "b", "a"], [1.0, 5.0, 3.0]) == {"a": 2.0, "b": 5.0}

@@ -1,0 +1,119 @@
+"""The gate: evidence in, one of three rulings out, each with its reasons. Pure; nobody else decides.
+
+A checkpoint passes only if even the low end of its gain over the incumbent is above what was asked for and no guard
+is beyond its limit. It is refused if a guard is, or if even the high end is not; otherwise nobody knows yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainer.config import EvaluationSettings
+from trainer.evaluation import Evaluation, Role
+from trainer.statistics import FEWEST_WINDOWS, Interval
+
+
+class Ruling(StrEnum):
+    PROMOTE = "promote"
+    REFUSE = "refuse"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the operator asks of a checkpoint."""
+
+    min_gain: float = 0.0
+    max_error_rate: float = 0.25
+    max_safety_blocks: float = 0.1
+    max_length_ratio: float = 1.5
+    max_kl: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The part of an evaluation that the gate looks at."""
+
+    gain: Interval
+    error_rate: float
+    blocked_rate: float
+    length_ratio: float
+    kl_from_base: float | None
+    windows_needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    ruling: Ruling
+    reasons: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        return "; ".join(self.reasons)
+
+
+def decide(evidence: Evidence, limits: Limits) -> GateDecision:
+    """The ruling on ``evidence``. Guards come first: no gain buys a broken one off."""
+    broken = tuple(_broken_guards(evidence, limits))
+    if broken:
+        return GateDecision(Ruling.REFUSE, broken)
+    gain = evidence.gain
+    if gain.low is None or gain.high is None:
+        few = f"only {gain.windows} held-out windows; {FEWEST_WINDOWS} are the fewest that can decide"
+        return GateDecision(Ruling.UNDECIDED, (few,))
+    measured = f"gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.windows} windows)"
+    wanted = f"the wanted {limits.min_gain:+.3f}"
+    if gain.low > limits.min_gain:
+        return GateDecision(Ruling.PROMOTE, (f"{measured} lies above {wanted}",))
+    if gain.high <= limits.min_gain:
+        return GateDecision(Ruling.REFUSE, (f"{measured} does not reach {wanted}",))
+    needed = (
+        f"about {evidence.windows_needed} windows would decide"
+        if evidence.windows_needed is not None
+        else "too near for any number of windows to decide"
+    )
+    return GateDecision(Ruling.UNDECIDED, (f"{measured} includes {wanted}", needed))
+
+
+def _broken_guards(evidence: Evidence, limits: Limits) -> Iterator[str]:
+    guards = (
+        ("error rate", evidence.error_rate, limits.max_error_rate),
+        ("safety blocks", evidence.blocked_rate, limits.max_safety_blocks),
+        ("reply length as a multiple of the incumbent's", evidence.length_ratio, limits.max_length_ratio),
+        ("KL from the base model", evidence.kl_from_base, limits.max_kl),
+    )
+    for name, value, limit in guards:
+        # "not within" rather than "beyond", so that a NaN is a broken guard and never a passed one.
+        if value is not None and not value <= limit:
+            yield f"{name} {value:.3g} is beyond the limit of {limit:g}"
+
+
+def limits_of(settings: EvaluationSettings) -> Limits:
+    return Limits(
+        min_gain=settings.min_gain,
+        max_error_rate=settings.max_error_rate,
+        max_safety_blocks=settings.max_safety_blocks,
+        max_length_ratio=settings.max_length_ratio,
+        max_kl=settings.max_kl,
+    )
+
+
+def evidence_of(evaluation: Evaluation) -> Evidence:
+    candidate, comparison = evaluation.of(Role.CANDIDATE), evaluation.against(Role.INCUMBENT)
+    if candidate is None or comparison is None:
+        raise ValueError(f"evaluation {evaluation.evaluation_id} does not compare a candidate with an incumbent")
+    return Evidence(
+        gain=comparison.score_difference,
+        error_rate=candidate.error_rate.mean,
+        blocked_rate=candidate.blocked_rate.mean,
+        length_ratio=comparison.length_ratio,
+        kl_from_base=candidate.kl_from_base,
+        windows_needed=comparison.windows_needed,
+    )
+
+
+def rule(evaluation: Evaluation, settings: EvaluationSettings) -> GateDecision:
+    """The gate as a run calls it."""
+    return decide(evidence_of(evaluation), limits_of(settings))

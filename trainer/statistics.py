@@ -1,0 +1,158 @@
+"""How sure we are of a mean over windows: bootstrap intervals, windows still needed, rank correlation.
+
+Windows are the unit of everything here. Two decisions of the same hour share a market and are not two pieces of
+evidence, so callers average within a window first and hand over one number a window. Pure and seeded: the same
+numbers give the same interval on any machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+CONFIDENCE = 0.95
+RESAMPLES = 2_000
+FEWEST_WINDOWS = 6
+"""Below this not even a gain in every single window is significant: a fair coin gives five heads in 3.1 % of tries."""
+
+POWER = 0.8
+MOST_WINDOWS = 100_000
+"""A difference that would take more windows than this is none that anybody will ever see."""
+
+_EVEN = NormalDist()
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over windows with its two-sided 95 % interval. With too few windows the ends are None: unknown."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    windows: int
+
+    @property
+    def is_known(self) -> bool:
+        return self.low is not None and self.high is not None
+
+
+Bounds = tuple[float, float]
+SHARE: Bounds = (0.0, 1.0)
+DIFFERENCE_OF_SHARES: Bounds = (-1.0, 1.0)
+ANY: Bounds = (-math.inf, math.inf)
+
+
+def mean_interval(
+    per_window: ArrayLike, *, bounds: Bounds = ANY, seed: int = 0, resamples: int = RESAMPLES
+) -> Interval:
+    """The mean of one number a window, and where it could as well have been.
+
+    A studentised bootstrap over windows, never narrower than Student's t. The plain percentile bootstrap is too
+    sure of itself with the 15 to 40 windows of a week; the studentised one corrects that and follows skew, but is
+    fooled when only two or three windows differ at all, where t is not. Each end is the more careful of the two.
+    Measured at 15 to 40 windows: the lower end is above a true mean of 0 in at most 2.9 % of cases when differences
+    are symmetric (a model against itself always is), in up to 5 % when they are as skewed as an exponential.
+    ``bounds`` is where a mean can lie at all.
+    """
+    values = np.asarray(per_window, dtype=np.float64)
+    count = int(values.size)
+    if count == 0:
+        raise ValueError("there is no mean over no windows")
+    mean = float(values.mean())
+    if count < FEWEST_WINDOWS:
+        return Interval(mean=mean, low=None, high=None, windows=count)
+    error = _standard_error(values)
+    if error <= _ROUNDING * max(1.0, abs(mean)):
+        return Interval(mean=mean, low=mean, high=mean, windows=count)
+    low_quantile, high_quantile = _studentised_quantiles(values, mean, error, seed, resamples)
+    student = student_quantile((1 + CONFIDENCE) / 2, count - 1)
+    return Interval(
+        mean=mean,
+        low=max(bounds[0], mean - error * max(student, high_quantile)),
+        high=min(bounds[1], mean + error * max(student, -low_quantile)),
+        windows=count,
+    )
+
+
+_ROUNDING = 1e-12
+
+
+def _standard_error(values: Floats) -> float:
+    return float(values.std(ddof=1)) / math.sqrt(values.size)
+
+
+def _studentised_quantiles(values: Floats, mean: float, error: float, seed: int, resamples: int) -> tuple[float, float]:
+    """The 2.5 % and 97.5 % points of (resampled mean - mean) / resampled standard error."""
+    count = values.size
+    draws = values[np.random.default_rng(seed).integers(0, count, size=(resamples, count))]
+    means = draws.mean(axis=1)
+    # A resample of one repeated window has no spread of its own; a third of the real one keeps its t large but sane.
+    errors = np.maximum(draws.std(axis=1, ddof=1) / math.sqrt(count), error / 3)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile((means - mean) / errors, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def student_quantile(probability: float, degrees: int) -> float:
+    """Student's t by its expansion around the normal; good to 0.003 from five degrees of freedom on."""
+    z = _EVEN.inv_cdf(probability)
+    return (
+        z
+        + (z**3 + z) / (4 * degrees)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
+    )
+
+
+def windows_needed(per_window: ArrayLike, threshold: float = 0.0) -> int | None:
+    """Windows at which a difference of this size and spread would be told from ``threshold`` four times in five.
+
+    None if the mean lies on the threshold, or so near that no number of windows anybody has would do.
+    """
+    values = np.asarray(per_window, dtype=np.float64)
+    if values.size < 2:
+        return None
+    distance = abs(float(values.mean()) - threshold)
+    spread = float(values.std(ddof=1))
+    if distance <= _ROUNDING or not math.isfinite(distance):
+        return None
+    factor = _EVEN.inv_cdf((1 + CONFIDENCE) / 2) + _EVEN.inv_cdf(POWER)
+    needed = max(FEWEST_WINDOWS, math.ceil((factor * spread / distance) ** 2))
+    return needed if needed <= MOST_WINDOWS else None
+
+
+def ranks(values: ArrayLike) -> Floats:
+    """Ranks from 1, equal values sharing their mean rank."""
+    array = np.asarray(values, dtype=np.float64)
+    _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts).astype(np.float64)
+    shared: Floats = last - (counts - 1) / 2
+    result: Floats = shared[inverse]
+    return result
+
+
+def spearman(first: ArrayLike, second: ArrayLike) -> float | None:
+    """Rank correlation; None when there are fewer than three pairs or one side never varies."""
+    left, right = ranks(first), ranks(second)
+    if left.size != right.size:
+        raise ValueError("spearman needs pairs: the two sides differ in length")
+    if left.size < 3:
+        return None
+    left, right = left - left.mean(), right - right.mean()
+    scale = math.sqrt(float(left @ left) * float(right @ right))
+    return float(left @ right) / scale if scale > 0 else None
+
+
+def by_window(windows: Sequence[str], values: Sequence[float]) -> dict[str, float]:
+    """One number a window: the mean of its values, windows in order of first appearance."""
+    sums: dict[str, list[float]] = {}
+    for window, value in zip(windows, values, strict=True):
+        sums.setdefault(window, []).append(value)
+    return {window: math.fsum(own) / len(own) for window, own in sums.items()}

@@ -1,0 +1,42 @@
+"""A model small enough for tests: two random layers under SmolLM2's real tokenizer and chat template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def tiny_model_directory(path: Path, *, seed: int = 0) -> Path:
+    """Write the tiny model into ``path`` (made if needed) and return it: a value for ``--base-model``.
+
+    The same seed gives the same weights, so a restarted process may build it again.
+    """
+    if (path / "model.safetensors").is_file():
+        return path
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from trainer.inference.embedded_model import gguf_file
+    from trainer.inference.gguf_conversion import tokenizer_of
+
+    path.mkdir(parents=True, exist_ok=True)
+    tokenizer_of(gguf_file()).save_pretrained(path)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+        tie_word_embeddings=True,
+        initializer_range=0.1,  # wide enough that the untrained model is not simply uniform
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        LlamaForCausalLM(config).save_pretrained(path)
+    return path

@@ -80,6 +80,11 @@ class Action(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return (self.action_type or self.action_name or "").strip().upper()
 
     @property
+    def is_pending(self) -> bool:
+        """Whether the step was never finished: the plugin logger's placeholder, or nothing at all. Not an action."""
+        return self.kind in ("", "PENDING")
+
+    @property
     def failure(self) -> str | None:
         """Why the action failed, or None if it did not."""
         if self.error:
@@ -109,6 +114,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     state: EnvironmentState = msgspec.field(default=EnvironmentState(), name="environmentState")
     llm_calls: list[LLMCall] = msgspec.field(default_factory=list, name="llmCalls")
     action: Action | None = None
+    """None where the step ended without one; the reader also drops the plugin logger's ``pending`` placeholder."""
     reward: float | None = None
     reasoning: str | None = None
 
@@ -155,7 +161,7 @@ class AgentTrajectory(msgspec.Struct, frozen=True):
 
     @property
     def actions(self) -> list[Action]:
-        return [step.action for step in self.steps if step.action is not None]
+        return [step.action for step in self.steps if step.action is not None and not step.action.is_pending]
 
     @property
     def llm_calls(self) -> list[LLMCall]:
@@ -177,6 +183,11 @@ class StockOutcome(msgspec.Struct, frozen=True):
     sentiment: str | None = None
     news: tuple[NewsEvent, ...] = ()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be told how the stock moved."""
+        return self.change_percent is not None
+
 
 class PredictionOutcome(msgspec.Struct, frozen=True):
     market_id: str
@@ -185,6 +196,10 @@ class PredictionOutcome(msgspec.Struct, frozen=True):
     """None while the market is unresolved."""
     final_probability: float | None = None
     volume: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return self.outcome is not None
 
 
 class MarketOutcomes(msgspec.Struct, frozen=True):
@@ -195,6 +210,11 @@ class MarketOutcomes(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.stocks or self.predictions)
+
+    @property
+    def known(self) -> int:
+        """How many of the markets have an answer."""
+        return sum(market.is_known for market in (*self.stocks, *self.predictions))
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Literal
 
-from data_bridge.models import AgentTrajectory, Window
+from data_bridge.models import AgentTrajectory, MarketOutcomes, Window
+from data_bridge.window_ids import end_of, is_closed, is_held_out
 
 
 class Reason(StrEnum):
@@ -29,6 +33,7 @@ class Reason(StrEnum):
     # the window
     WINDOW_OPEN = "window_open"
     HELD_OUT = "held_out"
+    NOT_HELD_OUT = "not_held_out"
     OUTCOMES_MISSING = "outcomes_missing"
     OUTCOMES_PARTIAL = "outcomes_partial"
     TOO_FEW_AGENTS = "too_few_agents"
@@ -66,3 +71,117 @@ class CheckedWindow:
     window: Window
     usable: tuple[AgentTrajectory, ...]
     excluded: tuple[Exclusion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a window and its rows must be to be used.
+
+    For ``evaluation`` only held-out windows are usable, for ``training`` all but those.
+    """
+
+    min_agents: int = 3
+    min_actions: int = 1
+    max_bytes: int = 5_000_000
+    held_out_share: float = 0.1
+    allow_partial_outcomes: bool = False
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    purpose: Literal["training", "evaluation"] = "training"
+    lookback: timedelta = timedelta(days=7)
+    """How far before ``now`` a window may start. ``check`` does not ask; the reader's discovery does."""
+
+
+def check(window: Window, rules: Rules) -> CheckedWindow:
+    """Every row of ``window`` as usable or excluded with one reason.
+
+    What is wrong with the row itself comes first, so that a malformed row of an open window counts as
+    malformed; a reason of the window's own is given to the rows that nothing else is wrong with.
+    """
+    excluded = [
+        Exclusion(row.trajectory_id, row.agent_id, row.window_id, Reason(row.reason), row.detail)
+        for row in window.unreadable
+    ]
+    sound: list[AgentTrajectory] = []
+    for trajectory in window.trajectories:
+        fault = _fault_of_row(trajectory, rules)
+        if fault is None:
+            sound.append(trajectory)
+        else:
+            excluded.append(_exclusion(trajectory, *fault))
+
+    usable = _one_per_agent(sound)
+    kept = {trajectory.trajectory_id for trajectory in usable}
+    excluded += [
+        _exclusion(trajectory, Reason.DUPLICATE_AGENT, "another trajectory of the agent did more in this window")
+        for trajectory in sound
+        if trajectory.trajectory_id not in kept
+    ]
+
+    fault = _fault_of_window(window, len(usable), rules)
+    if fault is not None:
+        excluded += [_exclusion(trajectory, *fault) for trajectory in usable]
+        usable = []
+    return CheckedWindow(window, tuple(usable), tuple(excluded))
+
+
+def _fault_of_row(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, str] | None:
+    if trajectory.is_evaluation:
+        return Reason.EVALUATION_ROW, "isEvaluation is set"
+    if not trajectory.is_training_data:
+        return Reason.NOT_TRAINING_DATA, "isTrainingData is not set"
+    if trajectory.used_in_training:
+        return Reason.ALREADY_USED, "usedInTraining is set"
+    if not trajectory.steps:
+        return Reason.NO_STEPS, "no steps"
+    if not any(call.response or call.tool_calls for step in trajectory.steps for call in step.llm_calls):
+        return Reason.NO_LLM_CALLS, f"no model reply in {len(trajectory.steps)} steps"
+    if rules.min_actions > 0:
+        actions = len(trajectory.actions)
+        if actions < rules.min_actions:
+            return Reason.TOO_FEW_ACTIONS, f"{actions} of at least {rules.min_actions}"
+    return None
+
+
+def _fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, str] | None:
+    if not is_closed(window.window_id, window.hours, rules.now):
+        return Reason.WINDOW_OPEN, f"ends at {end_of(window.window_id, window.hours):%Y-%m-%d %H:%M} UTC"
+    held_out = is_held_out(window.window_id, rules.held_out_share)
+    if held_out and rules.purpose == "training":
+        return Reason.HELD_OUT, "kept for evaluation"
+    if not held_out and rules.purpose == "evaluation":
+        return Reason.NOT_HELD_OUT, "a window for training"
+    fault = fault_of_outcomes(window.outcomes)
+    if fault is not None and not (fault[0] is Reason.OUTCOMES_PARTIAL and rules.allow_partial_outcomes):
+        return fault
+    if agents < rules.min_agents:
+        return Reason.TOO_FEW_AGENTS, f"{agents} usable of at least {rules.min_agents}"
+    return None
+
+
+def fault_of_outcomes(outcomes: MarketOutcomes) -> tuple[Reason, str] | None:
+    """Whether the ground truth is missing or partial; None if it is good.
+
+    A stock whose move is unknown makes it partial: its prices were due at the end of the window. An unresolved
+    prediction market does not, since most of them run longer than one window. Without a single answer it is missing.
+    """
+    if not outcomes.known:
+        return Reason.OUTCOMES_MISSING, "no market with a known outcome"
+    unknown = [stock.ticker for stock in outcomes.stocks if not stock.is_known]
+    if unknown:
+        return Reason.OUTCOMES_PARTIAL, f"no known move of {', '.join(unknown[:5])}"
+    return None
+
+
+def _one_per_agent(trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
+    """Of each agent the trajectory with the most actions; then the latest; then by id, so that it is always the same."""
+    best: dict[str, tuple[tuple[int, datetime, str], AgentTrajectory]] = {}
+    for trajectory in trajectories:
+        rank = (len(trajectory.actions), trajectory.end_time, trajectory.trajectory_id)
+        known = best.get(trajectory.agent_id)
+        if known is None or rank > known[0]:
+            best[trajectory.agent_id] = (rank, trajectory)
+    return [trajectory for _, trajectory in best.values()]
+
+
+def _exclusion(trajectory: AgentTrajectory, reason: Reason, detail: str) -> Exclusion:
+    return Exclusion(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail)

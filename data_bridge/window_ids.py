@@ -27,6 +27,12 @@ def normalise(raw: str) -> str | None:
     return canonical
 
 
+def spellings_of(window_id: str) -> list[str]:
+    """The spellings of a canonical id that are found in real tables, the canonical one first."""
+    endings = ("", "Z", ":00", ":00Z", ":00.000", ":00.000Z")
+    return [f"{start}{ending}" for start in (window_id, window_id.replace("T", " ")) for ending in endings]
+
+
 def window_of(moment: datetime) -> str:
     """The id of the hour that ``moment`` (aware) lies in."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:00")

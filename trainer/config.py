@@ -6,12 +6,14 @@ A sentence of help here is the only place where the setting is described.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import SecretStr, model_validator
 
 from data_bridge.errors import ConfigurationError
+from data_bridge.quality import Rules
 from trainer.settings_source import Duration, Names, Section, setting, variable_of
 
 
@@ -264,3 +266,26 @@ class ScheduleSettings(CommonSettings, DatabaseSettings, WindowSettings):
     period_attempts: int = setting(3, "How often a failed period is tried in all.", ge=1)
     retry_after: Duration = setting("10m", "Pause before a failed period is tried again.")
     notify_url: SecretStr | None = setting(None, "Webhook that is told each period's summary as JSON; never fatal.")
+
+
+def window_rules(settings: WindowSettings, *, purpose: Literal["training", "evaluation"] = "training") -> Rules:
+    """The settings as the rules that reading and checking go by. ``now`` is ``--until`` where it is given."""
+    now = datetime.now(UTC)
+    if settings.until is not None:
+        try:
+            moment = datetime.fromisoformat(settings.until)
+        except ValueError:
+            raise ConfigurationError(
+                f"--until: write a moment as 2026-11-02T12:00 in UTC (got {settings.until!r})."
+            ) from None
+        now = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return Rules(
+        min_agents=settings.min_agents,
+        min_actions=settings.min_actions,
+        max_bytes=int(settings.max_trajectory_mb * 1_000_000),
+        held_out_share=settings.held_out_share,
+        allow_partial_outcomes=settings.allow_partial_outcomes,
+        now=now,
+        purpose=purpose,
+        lookback=settings.lookback,
+    )

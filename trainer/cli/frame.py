@@ -7,11 +7,19 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from pydantic import SecretStr
 
 from data_bridge.errors import HindsightError
 from data_bridge.redaction import RedactingFilter, redact
 from trainer.settings_source import Section, load
+
+if TYPE_CHECKING:
+    from data_bridge.database import Database
 
 S = TypeVar("S", bound=Section)
 
@@ -52,6 +60,35 @@ def run_command(
         return 0
     except Exception as error:
         return _fail(error, 1, debug)
+
+
+class NamesDatabase(Protocol):
+    """Settings with the sections ``CommonSettings`` and ``DatabaseSettings``."""
+
+    @property
+    def home(self) -> Path: ...
+
+    @property
+    def database_url(self) -> SecretStr | None: ...
+
+    @property
+    def statement_timeout(self) -> timedelta: ...
+
+
+def database_of(
+    settings: NamesDatabase, *, migrate: bool = False, read_only: bool = False
+) -> AbstractAsyncContextManager[Database]:
+    """The database that the settings name: DATABASE_URL, or the embedded one."""
+    from data_bridge.database import open_database
+
+    secret = settings.database_url
+    return open_database(
+        secret.get_secret_value() if secret is not None else None,
+        settings.home,
+        statement_timeout=settings.statement_timeout,
+        migrate=migrate,
+        read_only=read_only,
+    )
 
 
 async def _awaited(work: Awaitable[int]) -> int:

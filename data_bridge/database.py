@@ -1,0 +1,189 @@
+"""Opens the database: the team's Postgres by its URL, or the embedded one; every fault is one sentence.
+
+What the pool promises to its users: a statement does not take longer than the timeout, broken connections are
+replaced, and nothing depends on a session, so that a pooler in transaction mode (PgBouncer, Supavisor, Neon)
+works. Such a pooler is recognised by the URL or by its refusal to set a parameter for the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import asyncpg
+
+from data_bridge.connection_url import ConnectionUrl, parse_connection_url
+from data_bridge.database_faults import explain, is_transient
+from data_bridge.embedded import EmbeddedServer
+from data_bridge.errors import DatabaseError
+from data_bridge.migrate import apply
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT = 10.0
+_FIRST_CONNECT_PAUSES = (0.5, 1.0, 2.0)
+"""Seconds between tries of the first connection, for a server that is just starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """An open database. ``label`` is safe to print."""
+
+    pool: asyncpg.Pool[asyncpg.Record]
+    is_embedded: bool
+    label: str
+    is_pooled: bool = False
+    """Behind a transaction-mode pooler."""
+
+
+@asynccontextmanager
+async def open_database(
+    url: str | None,
+    home: Path,
+    *,
+    statement_timeout: timedelta = timedelta(minutes=2),
+    max_size: int = 8,
+    migrate: bool = False,
+    read_only: bool = False,
+) -> AsyncIterator[Database]:
+    """The database at ``url``, or without one the embedded Postgres under ``home``, which is always migrated.
+
+    ``read_only`` makes Postgres refuse writes of ours (not through a pooler, which has no such session).
+    Any fault of Postgres that leaves the block is a DatabaseError.
+    """
+    async with _server(url, home) as (location, label):
+        pool, is_pooled = await _open_pool(location, label, statement_timeout, max_size, read_only)
+        try:
+            if migrate or (url is None and not read_only):
+                await apply(pool)
+            yield Database(pool, is_embedded=url is None, label=label, is_pooled=is_pooled)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionRefusedError) as error:
+            raise explain(error, label) from error
+        finally:
+            await _close(pool)
+
+
+@asynccontextmanager
+async def _server(url: str | None, home: Path) -> AsyncIterator[tuple[ConnectionUrl, str]]:
+    if url is not None:
+        location = parse_connection_url(url)
+        yield location, location.label
+        return
+    server = EmbeddedServer(home / "postgres")
+    await asyncio.to_thread(server.start)
+    try:
+        yield parse_connection_url(server.url()), f"embedded Postgres in {server.folder}"
+    finally:
+        # Not in a thread: a cancelled caller would leave before the server is let go of.
+        server.stop()
+
+
+async def _open_pool(
+    location: ConnectionUrl, label: str, statement_timeout: timedelta, max_size: int, read_only: bool
+) -> tuple[asyncpg.Pool[asyncpg.Record], bool]:
+    is_pooled = location.is_pooled
+    while True:
+        pool = _make_pool(location, is_pooled, statement_timeout, max_size, read_only)
+        try:
+            await _connect_first(pool, label)
+            if is_pooled or await _keeps_settings(pool, statement_timeout):
+                return pool, is_pooled
+            logger.info("%s is behind a pooler that does not keep session settings", label)
+        except DatabaseError as error:
+            await _close(pool)
+            if is_pooled or "unsupported startup parameter" not in str(error.__cause__):
+                raise
+            logger.info("%s is behind a pooler that refuses session settings", label)
+        except BaseException:
+            pool.terminate()
+            raise
+        else:
+            await _close(pool)
+        is_pooled = True
+
+
+def _make_pool(
+    location: ConnectionUrl, is_pooled: bool, statement_timeout: timedelta, max_size: int, read_only: bool
+) -> asyncpg.Pool[asyncpg.Record]:
+    if is_pooled and location.schema is not None:
+        raise DatabaseError(
+            f"A pooler cannot switch to the schema {location.schema}: use a direct URL, "
+            "or `ALTER ROLE … SET search_path` for the role in DATABASE_URL."
+        )
+    arguments: dict[str, Any] = {
+        "host": list(location.hosts) or None,
+        "port": list(location.ports) or None,
+        "user": location.user,
+        "password": location.password,
+        "database": location.database,
+        "timeout": location.connect_timeout or _CONNECT_TIMEOUT,
+        "command_timeout": statement_timeout.total_seconds(),
+        "min_size": 0,
+        "max_size": min(max_size, location.max_connections or max_size),
+    }
+    tls = {"sslmode": location.tls_mode, **dict(location.tls_files)} if location.tls_mode else dict(location.tls_files)
+    if tls:
+        arguments["dsn"] = f"postgresql://?{urlencode(tls)}"  # asyncpg takes the files only in this way
+    if is_pooled:
+        arguments |= {"statement_cache_size": 0, "reset": _leave_as_is}
+    else:
+        arguments["server_settings"] = _session_settings(location, statement_timeout, read_only)
+    try:
+        return asyncpg.create_pool(**arguments)
+    except (ValueError, OSError, asyncpg.InterfaceError) as error:
+        raise explain(error, location.label) from error
+
+
+def _session_settings(location: ConnectionUrl, statement_timeout: timedelta, read_only: bool) -> dict[str, str]:
+    settings = {"application_name": "hindsight", "statement_timeout": _milliseconds(statement_timeout)}
+    if location.schema is not None:
+        settings["search_path"] = '"' + location.schema.replace('"', '""') + '"'
+    if location.options is not None:
+        settings["options"] = location.options
+    if read_only:
+        settings["default_transaction_read_only"] = "on"
+    return settings
+
+
+def _milliseconds(duration: timedelta) -> str:
+    return str(round(duration.total_seconds() * 1000))
+
+
+async def _leave_as_is(_: PoolConnectionProxy[asyncpg.Record]) -> None:
+    """A released connection needs no reset where no session state is ever set."""
+
+
+async def _connect_first(pool: asyncpg.Pool[asyncpg.Record], label: str) -> None:
+    """Connect once, with some patience for a server that is starting; none for one that says no."""
+    for pause in (*_FIRST_CONNECT_PAUSES, None):
+        try:
+            await pool
+            async with pool.acquire() as connection:
+                await connection.execute("SELECT 1")
+            return
+        except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if pause is None or not is_transient(error):
+                raise explain(error, label) from error
+        await asyncio.sleep(pause)
+
+
+async def _keeps_settings(pool: asyncpg.Pool[asyncpg.Record], statement_timeout: timedelta) -> bool:
+    asked = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
+    return bool(await pool.fetchval(asked) == _milliseconds(statement_timeout))
+
+
+async def _close(pool: asyncpg.Pool[asyncpg.Record]) -> None:
+    try:
+        await asyncio.wait_for(pool.close(), timeout=5)
+    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        pool.terminate()

@@ -1,0 +1,112 @@
+"""A real Postgres for every test that wants one: one server a test run, one fresh database a test."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+import pytest
+
+from data_bridge.database import Database, open_database
+from data_bridge.embedded import EmbeddedServer
+from data_bridge.migrate import apply, load_migrations
+
+T = TypeVar("T")
+
+_UNSAFE_BUT_FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of the developer's shell must not decide a test."""
+    for variable in list(os.environ):
+        if variable.startswith(("HINDSIGHT_", "JUDGE_", "WANDB_", "PG")) or variable in (
+            "DATABASE_URL",
+            "OPENAI_API_KEY",
+        ):
+            monkeypatch.delenv(variable)
+
+
+def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run async ``work`` from a fixture that is not async, without touching the test's own event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedServer]:
+    """The server of this test run, shared by the workers of pytest-xdist."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    home = Path(tempfile.gettempdir()) / f"hindsight-tests-{run}"
+    server = EmbeddedServer(home, options=_UNSAFE_BUT_FAST)
+    server.start()
+    yield server
+    if server.stop():
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres: EmbeddedServer) -> str:
+    """Name of a migrated database to copy from; made by the first worker that comes."""
+    digest = hashlib.blake2b("".join(m.checksum for m in load_migrations()).encode(), digest_size=6).hexdigest()
+    name = f"template_{digest}"
+
+    async def make() -> None:
+        admin = await asyncpg.connect(postgres.url())
+        try:
+            await admin.execute("SELECT pg_advisory_lock(1)")
+            if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
+                await admin.execute(f"CREATE DATABASE {name}_new")
+                connection = await asyncpg.connect(postgres.url(f"{name}_new"))
+                await apply(connection)
+                await connection.close()
+                await admin.execute(f"ALTER DATABASE {name}_new RENAME TO {name}")
+        finally:
+            await admin.close()
+
+    in_own_loop(make)
+    return name
+
+
+@pytest.fixture
+def make_database(postgres: EmbeddedServer) -> Iterator[Callable[..., str]]:
+    """``make_database()`` gives the URL of a new empty database; ``make_database(template)`` of a copy."""
+    names: list[str] = []
+
+    async def on_server(*statements: str) -> None:
+        admin = await asyncpg.connect(postgres.url())
+        for statement in statements:
+            await admin.execute(statement)
+        await admin.close()
+
+    def make(template: str = "template0") -> str:
+        name = f"test_{uuid.uuid4().hex}"
+        in_own_loop(lambda: on_server(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        names.append(name)
+        return postgres.url(name)
+
+    yield make
+    if names:
+        in_own_loop(lambda: on_server(*(f"DROP DATABASE {name} WITH (FORCE)" for name in names)))
+
+
+@pytest.fixture
+def database_url(make_database: Callable[..., str], template_database: str) -> str:
+    """The URL of a fresh, migrated database."""
+    return make_database(template_database)
+
+
+@pytest.fixture
+async def database(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    """A fresh, migrated database, open."""
+    async with open_database(database_url, tmp_path) as opened:
+        yield opened

@@ -1,0 +1,225 @@
+"""Verdicts that were paid for once: looked up before a call, claimed during it, stored before they are used.
+
+A claim is a row with a lease that the holder keeps renewing; whoever finds a live claim waits for that
+verdict instead of paying for it too, and takes over when the lease runs out. Every step is one short
+statement or transaction, so a pooler in transaction mode is fine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import asyncpg
+
+from data_bridge.database import Database
+from trainer.judge.records import Call, JudgedTrajectory, Judgement, Question
+
+logger = logging.getLogger(__name__)
+
+LEASE = timedelta(seconds=30)
+"""How long a claim of a dead host keeps others waiting."""
+
+_LOAD = """
+SELECT order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cost_usd, characters_cut
+  FROM hindsight.verdicts WHERE verdict_key = $1
+"""
+_CLAIM = """
+INSERT INTO hindsight.verdict_claims AS c (verdict_key, order_number, holder, expires_at)
+VALUES ($1, $2, $3, clock_timestamp() + $4)
+    ON CONFLICT (verdict_key, order_number) DO UPDATE SET holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at
+ WHERE c.expires_at < clock_timestamp()
+RETURNING true
+"""
+_RENEW = "UPDATE hindsight.verdict_claims SET expires_at = clock_timestamp() + $2 WHERE holder = $1"
+_RELEASE = "DELETE FROM hindsight.verdict_claims WHERE verdict_key = $1 AND order_number = $2 AND holder = $3"
+_RELEASE_ALL = "DELETE FROM hindsight.verdict_claims WHERE holder = $1"
+_STORE = """
+INSERT INTO hindsight.verdicts (verdict_key, order_number, judge, is_llm, rubric, rubric_version, prompt_version,
+       prompt_hash, run_id, window_id, group_id, scores, prompt_tokens, completion_tokens, cost_usd, characters_cut)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+    ON CONFLICT (verdict_key, order_number) DO NOTHING
+"""
+_CALL = """
+INSERT INTO hindsight.judge_calls (run_id, verdict_key, order_number, window_id, group_id, judge, prompt_hash, result,
+       fault, prompt_tokens, completion_tokens, tokens_estimated, cost_usd, latency_ms)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+"""
+
+
+class VerdictStore(Protocol):
+    """Where judgements are kept. ``claim`` is exclusive until ``release`` or the end of its lease."""
+
+    async def load(self, verdict_key: str) -> dict[int, Judgement]: ...
+
+    async def claim(self, question: Question) -> bool: ...
+
+    async def release(self, question: Question) -> None: ...
+
+    async def store(self, question: Question, judgement: Judgement) -> None: ...
+
+    async def record_call(self, question: Question, call: Call) -> None: ...
+
+    async def spent(self) -> float:
+        """Dollars that this run has paid so far, its earlier attempts included."""
+        ...
+
+
+class MemoryVerdicts:
+    """Forgets everything with the process: for judging without a database, and for asking again on purpose."""
+
+    def __init__(self) -> None:
+        self.judgements: dict[str, dict[int, Judgement]] = {}
+        self.calls: list[tuple[Question, Call]] = []
+        self._claimed: set[tuple[str, int]] = set()
+
+    async def load(self, verdict_key: str) -> dict[int, Judgement]:
+        return dict(self.judgements.get(verdict_key, {}))
+
+    async def claim(self, question: Question) -> bool:
+        name = (question.verdict_key, question.order_number)
+        if name in self._claimed:
+            return False
+        self._claimed.add(name)
+        return True
+
+    async def release(self, question: Question) -> None:
+        self._claimed.discard((question.verdict_key, question.order_number))
+
+    async def store(self, question: Question, judgement: Judgement) -> None:
+        self.judgements.setdefault(question.verdict_key, {}).setdefault(question.order_number, judgement)
+
+    async def record_call(self, question: Question, call: Call) -> None:
+        self.calls.append((question, call))
+
+    async def spent(self) -> float:
+        return 0.0
+
+
+class PostgresVerdicts:
+    """``hindsight.verdicts``, ``judge_calls`` and ``verdict_claims``. Made by ``open_verdicts``."""
+
+    def __init__(self, database: Database, run_id: str, lease: timedelta = LEASE) -> None:
+        self._pool = database.pool
+        self._run_id = run_id
+        self._lease = lease
+        self._holder = uuid.uuid4().hex
+        self._held = 0
+
+    async def load(self, verdict_key: str) -> dict[int, Judgement]:
+        rows = await self._pool.fetch(_LOAD, verdict_key)
+        return {row["order_number"]: _judgement(row) for row in rows}
+
+    async def claim(self, question: Question) -> bool:
+        key, order = question.verdict_key, question.order_number
+        taken = bool(await self._pool.fetchval(_CLAIM, key, order, self._holder, self._lease))
+        self._held += taken
+        return taken
+
+    async def release(self, question: Question) -> None:
+        self._held -= 1
+        await self._pool.execute(_RELEASE, question.verdict_key, question.order_number, self._holder)
+
+    async def store(self, question: Question, judgement: Judgement) -> None:
+        identity, group = question.identity, question.group
+        scores = [
+            {
+                "content": scored.content,
+                "trajectory_id": scored.trajectory_id,
+                "score": scored.score,
+                "explanation": scored.explanation,
+            }
+            for scored in judgement.scores
+        ]
+        await self._pool.execute(
+            _STORE,
+            question.verdict_key,
+            question.order_number,
+            identity.judge,
+            identity.is_llm,
+            identity.rubric,
+            identity.rubric_version,
+            identity.prompt_version,
+            judgement.prompt_hash,
+            self._run_id,
+            group.window_id,
+            group.group_id,
+            json.dumps(scores),
+            judgement.prompt_tokens,
+            judgement.completion_tokens,
+            judgement.cost_usd,
+            judgement.characters_cut,
+        )
+
+    async def record_call(self, question: Question, call: Call) -> None:
+        await self._pool.execute(
+            _CALL,
+            self._run_id,
+            question.verdict_key,
+            question.order_number,
+            question.group.window_id,
+            question.group.group_id,
+            question.identity.judge,
+            call.prompt_hash,
+            call.result.value,
+            call.fault,
+            call.prompt_tokens,
+            call.completion_tokens,
+            call.tokens_estimated,
+            call.cost_usd,
+            call.latency_ms,
+        )
+
+    async def spent(self) -> float:
+        asked = "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls WHERE run_id = $1"
+        return float(await self._pool.fetchval(asked, self._run_id))
+
+    async def keep_claims(self) -> None:
+        """Renew our claims for ever. A failed renewal is tried again; the lease outlives two of them."""
+        while True:
+            await asyncio.sleep(self._lease.total_seconds() / 3)
+            if self._held:
+                try:
+                    await self._pool.execute(_RENEW, self._holder, self._lease)
+                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                    logger.warning("could not renew the claims on verdicts", exc_info=True)
+
+    async def release_all(self) -> None:
+        if self._held:
+            await self._pool.execute(_RELEASE_ALL, self._holder)
+
+
+@asynccontextmanager
+async def open_verdicts(database: Database, run_id: str, lease: timedelta = LEASE) -> AsyncIterator[PostgresVerdicts]:
+    """The store of one run, renewing its claims as long as it is open."""
+    verdicts = PostgresVerdicts(database, run_id, lease)
+    renewal = asyncio.create_task(verdicts.keep_claims(), name="keep verdict claims")
+    try:
+        yield verdicts
+    finally:
+        renewal.cancel()
+        await asyncio.gather(renewal, return_exceptions=True)
+        await verdicts.release_all()
+
+
+def _judgement(row: Any) -> Judgement:
+    scores = row["scores"] if isinstance(row["scores"], list) else json.loads(row["scores"])
+    return Judgement(
+        scores=tuple(
+            JudgedTrajectory(
+                str(scored["content"]), str(scored["trajectory_id"]), float(scored["score"]), str(scored["explanation"])
+            )
+            for scored in scores
+        ),
+        prompt_hash=row["prompt_hash"],
+        prompt_tokens=row["prompt_tokens"],
+        completion_tokens=row["completion_tokens"],
+        cost_usd=row["cost_usd"],
+        characters_cut=row["characters_cut"],
+    )

@@ -1,0 +1,65 @@
+"""Text of agents, made harmless for a prompt: data that can be read, never structure that is obeyed.
+
+Everything an agent wrote or chose goes to the judge inside a JSON string. On top of JSON's own quoting,
+``<``, ``>``, ``&``, backticks and chat-template brackets are written as ``\\uXXXX``, so that no text can
+close our tags, open a trajectory or start a system turn; what cannot be seen (control, bidi, zero-width,
+private and unpaired characters) is removed, and look-alikes of ASCII are folded into it first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from typing import Any
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U0010ffff]"
+)
+_BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]")
+_SPACES = re.compile(r"[^\S\n]+")
+_BLANK_LINES = re.compile(r" ?\n[ \n]*")
+_STRUCTURE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "`": "\\u0060"}
+_STRUCTURAL = re.compile("[<>&`]")
+_TEMPLATE_BRACKET = re.compile(r"\[(?=/?[A-Z_]{3,}\])")
+
+_DIGITS = 6  # of a number, so that 0.1 + 0.2 costs no seventeen characters
+
+
+def clean(text: str) -> str:
+    """``text`` as a person would see it: one kind of line break, no run of blanks, nothing invisible."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", _BREAKS.sub("\n", text))
+    text = _UNSEEN.sub("", _BREAKS.sub("\n", text))
+    return _BLANK_LINES.sub("\n", _SPACES.sub(" ", text)).strip()
+
+
+def encode(value: Any) -> str:
+    """``value`` as JSON that is safe between our tags. Decodes to the cleaned value."""
+    return escape(json.dumps(_cleaned(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+
+
+def escape(encoded: str) -> str:
+    """JSON text with every character that could be structure outside it written as an escape."""
+    escaped = _STRUCTURAL.sub(lambda match: _STRUCTURE[match[0]], encoded)
+    return _TEMPLATE_BRACKET.sub(r"\\u005b", escaped)
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, bool) or value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        rounded = float(f"{value:.{_DIGITS}g}") if abs(value) < 10**_DIGITS else round(value, 2)
+        return int(rounded) if rounded.is_integer() else rounded
+    if isinstance(value, dict):
+        return {clean(str(key)): _cleaned(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_cleaned(part) for part in value]
+    return clean(str(value))

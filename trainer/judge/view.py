@@ -1,0 +1,193 @@
+"""What the judge is shown of a group: the ground truth once, and each agent's hour in brief.
+
+A view is the whole truth about a group before any shortening, in an order that does not depend on how the
+group was listed. It is hashed for the verdict's key, so a change that the judge could see is a new key.
+Names of agents are never shown: a judge that knows who decided can play favourites.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_bridge.models import AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step, StockOutcome
+from trainer.judge.escape import clean, encode
+from trainer.judge.positions import position_of
+from trainer.types import Group, JudgeIdentity
+
+NEWS_SHOWN = 12
+"""Most headlines of one stock in the ground truth, the earliest first."""
+
+_UNFINISHED = "PENDING"
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One decision. Only ``saw`` may be shortened; the rest is shown as it is."""
+
+    saw: str
+    decision: dict[str, Any]
+
+    def with_observation(self, saw: str) -> dict[str, Any]:
+        return {"saw": saw, **self.decision} if saw else self.decision
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryView:
+    trajectory: AgentTrajectory
+    summary: dict[str, Any]
+    steps: tuple[StepView, ...]
+    digest: str
+
+    def shown(self, observations: Sequence[str]) -> str:
+        """The trajectory as escaped JSON, with these observations in place of its own."""
+        steps = [step.with_observation(saw) for step, saw in zip(self.steps, observations, strict=True)]
+        return encode({**self.summary, "steps": steps})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The trajectories sorted by their digests, under one ground truth."""
+
+    group: Group
+    ground_truth: str
+    news_left_out: int
+    trajectories: tuple[TrajectoryView, ...]
+
+    def key(self, identity: JudgeIdentity, purpose: str = "") -> str:
+        """What a verdict on this group is stored under, together with the number of the order."""
+        parts = [view.digest for view in self.trajectories]
+        parts += [_digest(self.ground_truth), identity.judge, identity.rubric, identity.rubric_version]
+        parts += [identity.prompt_version, purpose]
+        return _digest("\x1f".join(parts))
+
+
+def view_of(group: Group) -> GroupView:
+    views = [_trajectory_view(trajectory, group.outcomes) for trajectory in group.trajectories]
+    views.sort(key=lambda view: (view.digest, view.trajectory.trajectory_id))
+    truth, left_out = _ground_truth(group)
+    return GroupView(group=group, ground_truth=encode(truth), news_left_out=left_out, trajectories=tuple(views))
+
+
+def decision_call(step: Step) -> LLMCall | None:
+    """The model call that made the step's decision: the last one for an action, else the last one."""
+    candidates = [call for call in step.llm_calls if call.purpose == "action"] or step.llm_calls
+    return candidates[-1] if candidates else None
+
+
+def is_valid(step: Step) -> bool:
+    """Whether the step's decision could be carried out."""
+    return step.action is not None and step.action.kind != _UNFINISHED and step.action.failure is None
+
+
+def decides(step: Step) -> bool:
+    """Whether a decision was due in this step at all; a bare record of the books is none."""
+    return step.action is not None or bool(step.llm_calls)
+
+
+def _trajectory_view(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> TrajectoryView:
+    pnl = trajectory.window_pnl
+    summary = {
+        "starting_balance": trajectory.starting_balance,
+        "profit_in_this_window": "unknown" if pnl is None else pnl,
+    }
+    steps = tuple(_step_view(step, trajectory, outcomes) for step in trajectory.steps if decides(step))
+    unshortened = encode({**summary, "steps": [step.with_observation(step.saw) for step in steps]})
+    return TrajectoryView(trajectory, summary, steps, _digest(f"{trajectory.content_hash}\x1f{unshortened}"))
+
+
+def _step_view(step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> StepView:
+    call = decision_call(step)
+    decision: dict[str, Any] = {}
+    if step.state.balance is not None:
+        decision["balance"] = step.state.balance
+    if step.state.open_positions is not None:
+        decision["open_positions"] = step.state.open_positions
+    action = step.action
+    if action is not None:
+        decision["decided"] = {"action": action.kind, **({"with": action.parameters} if action.parameters else {})}
+    given = [action.reasoning if action else None, step.reasoning, call.reasoning if call else None]
+    reasons = next((text for text in given if text and text.strip()), None)
+    if reasons is not None:
+        decision["reasons"] = reasons
+    if call is not None and (reasons is None or not is_valid(step)):
+        decision["said"] = call.response
+    if action is None or action.kind == _UNFINISHED:
+        decision["failed"] = "no action came of it"
+    elif action.failure is not None:
+        decision["failed"] = action.failure
+    else:
+        position = position_of(action, trajectory, outcomes)
+        if position is not None:
+            decision["came_of_it"] = position.came_of_it
+    return StepView(saw=_observation(call), decision=decision)
+
+
+def _observation(call: LLMCall | None) -> str:
+    """The last thing the model was told before it decided; instructions and worked examples come earlier."""
+    if call is None:
+        return ""
+    told = [message for message in call.chat() if message.role in ("user", "tool")]
+    return clean(_text_of(told[-1])) if told else ""
+
+
+def _text_of(message: ChatMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    parts = message.content or []
+    return "\n".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in parts)
+
+
+def _ground_truth(group: Group) -> tuple[dict[str, Any], int]:
+    outcomes = group.outcomes
+    truth: dict[str, Any] = {
+        "window": group.window_id,
+        "stocks": [_stock(stock) for stock in outcomes.stocks],
+        "predictions": [
+            {
+                "market": market.market_id,
+                "question": market.question,
+                "resolved": market.outcome or "not resolved",
+                "final_probability": market.final_probability,
+            }
+            for market in outcomes.predictions
+        ],
+    }
+    known = _game_knowledge(group.trajectories)
+    if known:
+        truth["game_knowledge"] = known
+    left_out = sum(max(0, len(stock.news) - NEWS_SHOWN) for stock in outcomes.stocks)
+    return {name: part for name, part in truth.items() if part}, left_out
+
+
+def _stock(stock: StockOutcome) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "ticker": stock.ticker,
+        "start": stock.start_price,
+        "end": stock.end_price,
+        "change_percent": stock.change_percent,
+    }
+    if stock.news:
+        shown["news"] = [
+            {"at": event.timestamp.strftime("%H:%M") if event.timestamp else None, "headline": event.headline}
+            for event in stock.news[:NEWS_SHOWN]
+        ]
+    return shown
+
+
+def _game_knowledge(trajectories: Sequence[AgentTrajectory]) -> dict[str, Any]:
+    """What the game logged of its hidden state, merged over the group: it describes one and the same hour."""
+    merged: dict[str, Any] = {}
+    for trajectory in sorted(trajectories, key=lambda trajectory: trajectory.content_hash):
+        for name, value in (trajectory.ground_truth or {}).items():
+            if isinstance(value, dict) and isinstance(merged.get(name, {}), dict):
+                merged[name] = {**value, **merged.get(name, {})}
+            else:
+                merged.setdefault(name, value)
+    return merged
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

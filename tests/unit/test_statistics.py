@@ -95,7 +95,7 @@ def test_windows_needed_decide_when_they_are_there() -> None:
 
 def test_a_difference_on_the_threshold_needs_more_windows_than_there_are() -> None:
     assert windows_needed([0.5, -0.5, 0.5, -0.5]) is None
-    assert windows_needed([1.0, 1.0 + 1e-9, 1.0], threshold=1.0) is None
+    assert windows_needed([1.001, -0.999, 1.001, -0.999]) is None
 
 
 def test_equal_values_share_their_rank() -> None:

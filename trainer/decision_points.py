@@ -1,0 +1,172 @@
+"""Decision points of held-out windows, and trajectories in which another reply was given there.
+
+A decision point is one LLM call of a log: exactly the messages that an agent saw. Every policy under test answers the
+same ones. ``with_reply`` then puts an answer back where the logged one stood, under a name that says nothing, so that
+any judge can compare the answers without knowing whose they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Protocol
+
+import msgspec
+
+from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step
+from data_bridge.quality import CheckedWindow
+
+DEFAULT_MAX_TOKENS = 256
+"""For calls whose writer did not log how long the reply could be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionPoint:
+    """One logged call that every policy answers again."""
+
+    trajectory: AgentTrajectory
+    step_index: int
+    call_index: int
+    outcomes: MarketOutcomes
+
+    @property
+    def window_id(self) -> str:
+        return self.trajectory.window_id
+
+    @property
+    def step(self) -> Step:
+        return self.trajectory.steps[self.step_index]
+
+    @property
+    def call(self) -> LLMCall:
+        return self.step.llm_calls[self.call_index]
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        return self.call.chat()
+
+    @property
+    def temperature(self) -> float:
+        return self.call.temperature if self.call.temperature is not None else 1.0
+
+    @property
+    def max_tokens(self) -> int:
+        return int(self.call.max_tokens) if self.call.max_tokens else DEFAULT_MAX_TOKENS
+
+    @property
+    def key(self) -> str:
+        """Names the point in seeds and aliases; the same in every evaluation."""
+        return f"{self.trajectory.trajectory_id}/{self.step_index}/{self.call_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a reply would have come to: the action it is, and what that made against what really happened."""
+
+    action: Action
+    pnl: float | None
+    is_valid: bool
+    """The reply is an action at all."""
+    is_blocked: bool
+    """The action was stopped by the safety guard."""
+
+
+class Replay(Protocol):
+    """Rebuilds what happened at a decision point. Only a world that can be rebuilt has one."""
+
+    def play(self, point: DecisionPoint, reply: str) -> Replayed | None:
+        """What ``reply`` would have come to, or None for a point that is not of this world."""
+        ...
+
+
+def decision_points(
+    checked: CheckedWindow, *, purposes: Collection[str], most: int, seed: int
+) -> tuple[DecisionPoint, ...]:
+    """At most ``most`` different decision points of a window: one of each agent first, then their second, and so on.
+
+    Which ones is decided by a hash of their names, so that a later evaluation asks the same questions.
+    """
+    outcomes = checked.window.outcomes
+    per_agent = [
+        sorted(_of_trajectory(trajectory, outcomes, purposes), key=lambda point: _digest(seed, point.key))
+        for trajectory in sorted(checked.usable, key=lambda own: _digest(seed, own.trajectory_id))
+    ]
+    chosen: dict[bytes, DecisionPoint] = {}
+    for layer in zip_longest(*per_agent):
+        for point in layer:
+            if point is not None and len(chosen) < most:
+                chosen.setdefault(msgspec.json.encode(point.messages), point)
+    return tuple(chosen.values())
+
+
+def _of_trajectory(
+    trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
+) -> Iterator[DecisionPoint]:
+    """The last call of a wanted purpose in each step: the one that the action came of."""
+    for step_index, step in enumerate(trajectory.steps):
+        wanted = [index for index, call in enumerate(step.llm_calls) if call.purpose in purposes and call.chat()]
+        if wanted:
+            yield DecisionPoint(trajectory, step_index, wanted[-1], outcomes)
+
+
+def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, alias: str) -> AgentTrajectory:
+    """The one-step trajectory of somebody called ``alias`` who gave ``reply`` at ``point``.
+
+    What came after the logged reply came of the logged reply, so it is left out; so is everything that would say
+    which model answered (names, versions, tokens, times).
+    """
+    call = msgspec.structs.replace(
+        point.call,
+        response=reply,
+        model="",
+        model_version=None,
+        reasoning=None,
+        call_id=None,
+        latency_ms=None,
+        action_type=replayed.action.kind if replayed is not None else None,
+        completion_tokens=None,
+        tool_calls=None,
+        completion_token_ids=None,
+        completion_logprobs=None,
+        logprobs_temperature=None,
+    )
+    before = point.step.state.lifetime_pnl or 0.0
+    step = msgspec.structs.replace(
+        point.step,
+        state=msgspec.structs.replace(point.step.state, lifetime_pnl=before),
+        llm_calls=[*point.step.llm_calls[: point.call_index], call],
+        action=replayed.action if replayed is not None else None,
+        reward=None,
+        reasoning=None,
+    )
+    pnl = replayed.pnl if replayed is not None else None
+    content = msgspec.json.encode(step)
+    return msgspec.structs.replace(
+        point.trajectory,
+        trajectory_id=alias,
+        agent_id=alias,
+        agent_name=None,
+        steps=[step],
+        content_hash=hashlib.blake2b(content + repr(pnl).encode(), digest_size=16).hexdigest(),
+        size_bytes=len(content),
+        final_status="completed",
+        final_balance=None,
+        lifetime_pnl=before + pnl if pnl is not None else None,
+        is_evaluation=True,
+    )
+
+
+def alias_of(point: DecisionPoint, role: str, sample: int, seed: int) -> str:
+    """An id that is the same on every evaluation of this point and says nothing to who does not know the seed."""
+    return _digest(seed, f"alias/{point.key}/{role}/{sample}")[:16]
+
+
+def blind_order(aliases: Sequence[str]) -> list[int]:
+    """Positions in an order that has nothing to do with who is who: that of the aliases, which are hashes."""
+    return sorted(range(len(aliases)), key=lambda index: aliases[index])
+
+
+def _digest(seed: int, name: str) -> str:
+    return hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=16).hexdigest()

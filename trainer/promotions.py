@@ -1,0 +1,210 @@
+"""The history of promotions: what a row is, which states may follow which, and how rows are read.
+
+The pointer to what agents use is the one row of a model in state ``serving``; a unique index keeps it one.
+``promote`` writes these rows, everybody else reads them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import asyncpg
+
+from data_bridge.database import Database
+from data_bridge.errors import ConfigurationError
+from trainer.types import Checkpoint
+
+
+class PromotionState(StrEnum):
+    CANARY = "canary"
+    """A share of the agents use it; everybody else uses the row that is serving."""
+    SERVING = "serving"
+    """All agents use it, or all but a canary's."""
+    SUPERSEDED = "superseded"
+    """A later promotion took its place."""
+    ROLLED_BACK = "rolled_back"
+    """Taken away from the agents for a reason, which is kept."""
+
+
+class PromotionKind(StrEnum):
+    PROMOTION = "promotion"
+    ROLLBACK = "rollback"
+
+
+PROMOTION_TRANSITIONS: Mapping[PromotionState, frozenset[PromotionState]] = {
+    PromotionState.CANARY: frozenset(
+        {PromotionState.SERVING, PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK},
+    ),
+    PromotionState.SERVING: frozenset({PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK}),
+    PromotionState.SUPERSEDED: frozenset(),
+    PromotionState.ROLLED_BACK: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """One row: a checkpoint that was given to agents, when, why, and what became of it."""
+
+    promotion_id: int
+    checkpoint: Checkpoint
+    kind: PromotionKind
+    state: PromotionState
+    forced: bool
+    reason: str
+    outcome: str | None
+    evaluation_id: str | None
+    base_url: str
+    served_model: str
+    canary_share: float | None
+    created_at: datetime
+    serving_since: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A checkpoint as ``promote.py --list`` shows it."""
+
+    checkpoint: Checkpoint
+    state: str
+    """Of its latest promotion, or ``refused``, ``undecided``, ``evaluated``, ``new`` if it never had one."""
+    run_id: str | None
+    batch_id: str | None
+    trained_at: datetime | None
+    windows: int
+    """Windows in the batch that made it."""
+    mean_score: float | None
+    """The judge's mean score of what it was trained on."""
+    gain: float | None
+    gain_low: float | None
+    gain_high: float | None
+    reason: str
+
+
+async def serving(database: Database, model: str) -> Promotion | None:
+    """What the agents use now; None before the first promotion."""
+    return await _one(database, model, PromotionState.SERVING)
+
+
+async def running_canary(database: Database, model: str) -> Promotion | None:
+    return await _one(database, model, PromotionState.CANARY)
+
+
+async def _one(database: Database, model: str, state: PromotionState) -> Promotion | None:
+    row = await database.pool.fetchrow(
+        "SELECT * FROM hindsight.promotions WHERE model = $1 AND state = $2", model, state.value
+    )
+    return None if row is None else promotion_of(row)
+
+
+async def history(database: Database, model: str) -> list[Promotion]:
+    """All promotions of a model, the latest first."""
+    rows = await database.pool.fetch(
+        "SELECT * FROM hindsight.promotions WHERE model = $1 ORDER BY promotion_id DESC", model
+    )
+    return [promotion_of(row) for row in rows]
+
+
+def promotion_of(row: asyncpg.Record) -> Promotion:
+    return Promotion(
+        promotion_id=row["promotion_id"],
+        checkpoint=checkpoint_of(row),
+        kind=PromotionKind(row["kind"]),
+        state=PromotionState(row["state"]),
+        forced=row["forced"],
+        reason=row["reason"],
+        outcome=row["outcome"],
+        evaluation_id=row["evaluation_id"],
+        base_url=row["base_url"],
+        served_model=row["served_model"],
+        canary_share=row["canary_share"],
+        created_at=row["created_at"],
+        serving_since=row["serving_since"],
+        ended_at=row["ended_at"],
+    )
+
+
+def checkpoint_of(row: Mapping[str, Any] | asyncpg.Record) -> Checkpoint:
+    return Checkpoint(
+        model=row["model"],
+        step=row["step"],
+        base_model=row["base_model"],
+        backend=row["backend"],
+        location=row["location"],
+    )
+
+
+def parse_checkpoint_name(name: str, default_model: str) -> tuple[str, int]:
+    """``hindsight@step3``, ``step3`` or ``3`` → model and step. ConfigurationError says how to write it."""
+    model, at, step = name.strip().rpartition("@")
+    digits = step.removeprefix("step")
+    if not digits.isdecimal() or (at and not model):
+        raise ConfigurationError(f"{name!r} is not a checkpoint: write it as {default_model}@step3, or just 3.")
+    return model or default_model, int(digits)
+
+
+async def find_checkpoint(database: Database, model: str, step: int) -> Checkpoint:
+    """A checkpoint of the ledger; step 0 is the base model it all started from. ConfigurationError if there is none."""
+    row = await database.pool.fetchrow(
+        "SELECT model, step, base_model, backend, location FROM hindsight.checkpoints WHERE model = $1 AND step = $2",
+        *(model, step),
+    )
+    if row is not None:
+        return checkpoint_of(row)
+    if step == 0:
+        first = await database.pool.fetchrow(
+            "SELECT base_model, backend FROM hindsight.runs WHERE model = $1 ORDER BY started_at LIMIT 1", model
+        )
+        if first is not None:
+            return Checkpoint(model, 0, first["base_model"], first["backend"], location=first["base_model"])
+    known = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
+    there_is = "it has no checkpoint yet; train it first" if known is None else f"the newest is step {known}"
+    raise ConfigurationError(f"Model {model!r} has no checkpoint of step {step}: {there_is}.")
+
+
+async def newest_checkpoint(database: Database, model: str) -> Checkpoint:
+    """ConfigurationError if the model was never trained."""
+    step = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
+    return await find_checkpoint(database, model, -1 if step is None else step)
+
+
+_LIST = """
+SELECT c.model, c.step, c.base_model, c.backend, c.location, c.run_id, c.batch_id, c.created_at,
+       b.windows, b.mean_score, e.gain, e.gain_low, e.gain_high, e.ruling, e.reasons,
+       p.state, coalesce(p.outcome, p.reason) AS reason
+FROM hindsight.checkpoints c
+LEFT JOIN LATERAL (SELECT count(DISTINCT window_id) AS windows, avg(score) AS mean_score
+                   FROM hindsight.batch_trajectories WHERE batch_id = c.batch_id) b ON true
+LEFT JOIN LATERAL (SELECT gain, gain_low, gain_high, ruling, reasons FROM hindsight.evaluations
+                   WHERE model = c.model AND candidate_step = c.step ORDER BY created_at DESC LIMIT 1) e ON true
+LEFT JOIN LATERAL (SELECT state, outcome, reason FROM hindsight.promotions
+                   WHERE model = c.model AND step = c.step ORDER BY promotion_id DESC LIMIT 1) p ON true
+WHERE c.model = $1 ORDER BY c.step DESC
+"""
+
+_UNPROMOTED = {"refuse": "refused", "undecided": "undecided", "promote": "evaluated"}
+
+
+async def list_checkpoints(database: Database, model: str) -> list[Listed]:
+    """Every checkpoint of a model, the newest first, with what it came from and what became of it."""
+    rows = await database.pool.fetch(_LIST, model)
+    return [
+        Listed(
+            checkpoint=checkpoint_of(row),
+            state=row["state"] or _UNPROMOTED.get(row["ruling"], "new"),
+            run_id=row["run_id"],
+            batch_id=row["batch_id"],
+            trained_at=row["created_at"],
+            windows=row["windows"],
+            mean_score=row["mean_score"],
+            gain=row["gain"],
+            gain_low=row["gain_low"],
+            gain_high=row["gain_high"],
+            reason=row["reason"] or "; ".join(row["reasons"] or ()),
+        )
+        for row in rows
+    ]

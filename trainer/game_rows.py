@@ -1,0 +1,109 @@
+"""The game's own rows that a durable batch changes: who was used, in which batch, with which reward."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from data_bridge.database import Database
+from data_bridge.errors import DatabaseError
+from trainer.batch_record import BatchRecord
+from trainer.judge.write_back import write_back
+from trainer.types import StepResult
+
+WRITTEN_COLUMNS = {
+    "trajectories": (
+        "trajectoryId",
+        "usedInTraining",
+        "trainedInBatch",
+        "aiJudgeReward",
+        "aiJudgeReasoning",
+        "judgedAt",
+        "updatedAt",
+    ),
+    "reward_judgments": (
+        "id",
+        "trajectoryId",
+        "judgeModel",
+        "judgeVersion",
+        "overallScore",
+        "rank",
+        "normalizedScore",
+        "groupId",
+        "reasoning",
+        "criteriaJson",
+        "judgedAt",
+    ),
+    "training_batches": (
+        "id",
+        "batchId",
+        "baseModel",
+        "modelVersion",
+        "trajectoryIds",
+        "rewardsJson",
+        "status",
+        "createdAt",
+        "startedAt",
+        "completedAt",
+    ),
+}
+"""What training writes into the game's tables; asked for before anything is paid."""
+
+
+async def check_writable(database: Database) -> None:
+    """DatabaseError naming the first table or column of the game's that is missing or may not be written."""
+    for table, columns in WRITTEN_COLUMNS.items():
+        rows = await database.pool.fetch(
+            "SELECT a.attname, has_column_privilege(c.oid, a.attnum, 'UPDATE') AS may_update,"
+            " has_table_privilege(c.oid, 'INSERT') AS may_insert"
+            " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+            " WHERE c.oid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped",
+            table,
+        )
+        if not rows:
+            raise DatabaseError(f"{database.label} has no table {table}: is DATABASE_URL the game's database?")
+        found = {row["attname"]: row for row in rows}
+        for column in columns:
+            if column not in found:
+                raise DatabaseError(
+                    f'{database.label} has no column "{column}" in {table}: bring the game\'s schema up to date.'
+                )
+            allowed = found[column]["may_update"] if table == "trajectories" else found[column]["may_insert"]
+            if not allowed and column not in ("trajectoryId",):
+                raise DatabaseError(
+                    f'The role in DATABASE_URL may not write "{column}" of {table}: grant it, '
+                    "or train with --dry-run only."
+                )
+
+
+async def mark_trained(connection: Any, record: BatchRecord, result: StepResult) -> None:
+    """In the caller's transaction: verdicts, use and batch as the game reads them back.
+
+    Every member of a trained group counts as used, also one whose own tokens were left out: it set the group's
+    mean, and to compare it with others later would train on half a group.
+    """
+    for group in record.groups:
+        await write_back(connection, group.as_judged())
+    ids = [verdict.trajectory_id for _, _, verdict in record.members()]
+    rewards = [verdict.score for _, _, verdict in record.members()]
+    await connection.execute(
+        'UPDATE trajectories SET "usedInTraining" = true, "trainedInBatch" = $2,'
+        ' "updatedAt" = now() AT TIME ZONE \'UTC\' WHERE "trajectoryId" = ANY($1::text[])',
+        ids,
+        record.batch_id,
+    )
+    await connection.execute(
+        'INSERT INTO training_batches ("id", "batchId", "baseModel", "modelVersion", "trajectoryIds", "rewardsJson",'
+        ' "trainingLoss", "status", "createdAt", "startedAt", "completedAt")'
+        " SELECT $1, $2, $3, $4, $5, $6, $7, 'completed', prepared_at AT TIME ZONE 'UTC',"
+        " coalesce(submitted_at, prepared_at) AT TIME ZONE 'UTC', now() AT TIME ZONE 'UTC'"
+        ' FROM hindsight.batches WHERE batch_id = $2 ON CONFLICT ("batchId") DO NOTHING',
+        str(uuid.uuid4()),
+        record.batch_id,
+        result.checkpoint.base_model,
+        result.checkpoint.name,
+        json.dumps(ids),
+        json.dumps(rewards),
+        result.metrics.get("loss"),
+    )

@@ -1,0 +1,68 @@
+"""The states of runs, batches and windows, and the transitions between them, as data.
+
+The ledger asks these tables before it writes; nothing else decides what may follow what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+
+class RunState(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+class BatchState(StrEnum):
+    PREPARED = "prepared"
+    """Its composition is stored; nothing has left this process."""
+    SUBMITTED = "submitted"
+    """The backend's receipt is stored; the backend may have it."""
+    TRAINED = "trained"
+    """Its checkpoint is durable and the books are written."""
+    FAILED = "failed"
+    """The backend never took it, or says that it failed; its trajectories are free again."""
+
+
+class WindowState(StrEnum):
+    PLANNED = "planned"
+    JUDGED = "judged"
+    TRAINED = "trained"
+    LEFT_OUT = "left_out"
+
+
+RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
+    # running → running: taken up after its process died without a word
+    RunState.RUNNING: frozenset({RunState.RUNNING, RunState.DONE, RunState.INTERRUPTED, RunState.FAILED}),
+    RunState.INTERRUPTED: frozenset({RunState.RUNNING}),
+    RunState.FAILED: frozenset({RunState.RUNNING}),
+    RunState.DONE: frozenset(),
+}
+
+BATCH_TRANSITIONS: Mapping[BatchState, frozenset[BatchState]] = {
+    # prepared → trained: a backend in this process, which gives no receipt
+    BatchState.PREPARED: frozenset({BatchState.SUBMITTED, BatchState.TRAINED, BatchState.FAILED}),
+    # submitted → submitted: a newer receipt
+    BatchState.SUBMITTED: frozenset({BatchState.SUBMITTED, BatchState.TRAINED, BatchState.FAILED}),
+    BatchState.TRAINED: frozenset(),
+    BatchState.FAILED: frozenset(),
+}
+
+WINDOW_TRANSITIONS: Mapping[WindowState, frozenset[WindowState]] = {
+    # the same state again: a window whose later groups are judged or trained after a restart
+    WindowState.PLANNED: frozenset({WindowState.JUDGED, WindowState.TRAINED, WindowState.LEFT_OUT}),
+    WindowState.JUDGED: frozenset({WindowState.JUDGED, WindowState.TRAINED, WindowState.LEFT_OUT}),
+    WindowState.LEFT_OUT: frozenset({WindowState.JUDGED, WindowState.TRAINED, WindowState.LEFT_OUT}),
+    WindowState.TRAINED: frozenset({WindowState.TRAINED}),
+}
+
+State = TypeVar("State", bound=StrEnum)
+
+
+def sources_of(target: State, transitions: Mapping[State, frozenset[State]]) -> list[str]:
+    """The states from which ``target`` may be reached: what an UPDATE names in its WHERE."""
+    return sorted(source.value for source, targets in transitions.items() if target in targets)

@@ -1,0 +1,149 @@
+"""One trainer at a time for one model, on any number of hosts.
+
+The lock is a row with a lease and a heartbeat: it works through a pooler in transaction mode, where a session's
+advisory lock does not. A holder that dies stops beating and its lease ends within ``LEASE``; on the same host the
+next trainer sees that the process is gone and takes over at once. The token fences: every durable write of the
+ledger asks for it, so that a trainer that was asleep while another took over can write nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from data_bridge.database import Database
+from data_bridge.errors import HindsightError
+
+logger = logging.getLogger(__name__)
+
+LEASE = timedelta(seconds=15)
+BEAT = timedelta(seconds=3)
+
+
+class ModelBusy(HindsightError, BlockingIOError):
+    """Another trainer works on the model. Says who."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLock:
+    """Proof that this process holds the model; ``lost`` is set when it no longer does."""
+
+    model: str
+    token: str
+    lost: asyncio.Event
+
+
+@asynccontextmanager
+async def hold(database: Database, model: str, *, beat: timedelta = BEAT) -> AsyncIterator[ModelLock]:
+    """Hold ``model`` for the length of the block. ModelBusy if another live trainer holds it."""
+    token = await _take(database, model)
+    lock = ModelLock(model, token, asyncio.Event())
+    beating = asyncio.create_task(_keep(database, lock, beat), name=f"heartbeat of {model}")
+    try:
+        yield lock
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await database.pool.execute(
+            "DELETE FROM hindsight.model_locks WHERE model = $1 AND token = $2", lock.model, lock.token
+        )
+
+
+async def check_held(connection: Any, lock: ModelLock) -> None:
+    """Inside a transaction: ModelBusy unless the lock is still ours, and nobody can take it before the commit."""
+    query = "SELECT token FROM hindsight.model_locks WHERE model = $1 FOR UPDATE"
+    if await connection.fetchval(query, lock.model) != lock.token:
+        raise ModelBusy(
+            f"Another trainer took over model {lock.model!r} while this one did not answer; "
+            "nothing was written; start it again when the other one has finished."
+        )
+
+
+async def _take(database: Database, model: str) -> str:
+    token, host, pid = uuid.uuid4().hex, _host(), os.getpid()
+    holder, process = f"{socket.gethostname()} (pid {pid})", _started(pid)
+    async with database.pool.acquire() as connection, connection.transaction():
+        row = await connection.fetchrow(
+            "INSERT INTO hindsight.model_locks AS l (model, token, holder, host, pid, process)"
+            " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (model) DO UPDATE SET model = l.model"
+            " RETURNING token, holder, host, pid, process, taken_at, now() - heartbeat_at AS silence",
+            *(model, token, holder, host, pid, process),
+        )
+        assert row is not None
+        if row["token"] == token:
+            return token
+        on_this_host = row["host"] == host
+        alive = _started(row["pid"]) == row["process"] if on_this_host else row["silence"] < LEASE
+        if alive:
+            raise ModelBusy(
+                f"Model {model!r} is being trained by {row['holder']} since {row['taken_at']:%Y-%m-%d %H:%M} UTC; "
+                "wait for it to finish, or give this run another --model."
+            )
+        logger.info("taking over model %s from %s, which is gone", model, row["holder"])
+        await connection.execute(
+            "UPDATE hindsight.model_locks SET token = $2, holder = $3, host = $4, pid = $5, process = $6,"
+            " taken_at = now(), heartbeat_at = now() WHERE model = $1",
+            *(model, token, holder, host, pid, process),
+        )
+    return token
+
+
+async def _keep(database: Database, lock: ModelLock, beat: timedelta) -> None:
+    """Beat until cancelled. A database that is away for a moment is not a lost lock; another token is."""
+    while not lock.lost.is_set():
+        await asyncio.sleep(beat.total_seconds())
+        try:
+            status = await database.pool.execute(
+                "UPDATE hindsight.model_locks SET heartbeat_at = now() WHERE model = $1 AND token = $2",
+                *(lock.model, lock.token),
+            )
+        except Exception as error:
+            logger.warning("the heartbeat of model %s failed, trying again: %s", lock.model, error)
+            continue
+        if not status.endswith(" 1"):
+            logger.error("another trainer took over model %s", lock.model)
+            lock.lost.set()
+
+
+def _host() -> str:
+    """This host and its process table: containers may share a host name, but not both."""
+    parts = [socket.gethostname()]
+    for source in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")):
+        try:
+            parts.append(os.readlink(source) if source.is_symlink() else source.read_text().strip())
+        except OSError:
+            continue  # not Linux: the host name has to do
+    return " ".join(parts)
+
+
+def _started(pid: int) -> str:
+    """When process ``pid`` started, in a form that tells two processes with one pid apart; empty if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self/stat").exists():
+            return ""
+        return _started_without_proc(pid)
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _started_without_proc(pid: int) -> str:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return "alive"

@@ -214,7 +214,7 @@ class MarketOutcomes(msgspec.Struct, frozen=True):
     @property
     def known(self) -> int:
         """How many of the markets have an answer."""
-        return sum(market.is_known for market in (*self.stocks, *self.predictions))
+        return sum(stock.is_known for stock in self.stocks) + sum(market.is_known for market in self.predictions)
 
 
 class Window(msgspec.Struct, frozen=True):

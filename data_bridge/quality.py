@@ -173,7 +173,7 @@ def fault_of_outcomes(outcomes: MarketOutcomes) -> tuple[Reason, str] | None:
 
 
 def _one_per_agent(trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
-    """Of each agent the trajectory with the most actions; then the latest; then by id, so that it is always the same."""
+    """Of each agent the trajectory with the most actions; of equals the latest, then by id: always the same one."""
     best: dict[str, tuple[tuple[int, datetime, str], AgentTrajectory]] = {}
     for trajectory in trajectories:
         rank = (len(trajectory.actions), trajectory.end_time, trajectory.trajectory_id)

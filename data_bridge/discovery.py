@@ -1,0 +1,208 @@
+"""Which windows there are, found without reading them.
+
+The game's table may hold millions of rows and we may not add an index to it. Its index on ("windowId", "agentId")
+answers both questions by skipping: from one window id to the next, and within a window from one agent to the next
+until there are enough. That costs some index look-ups a window, however many rows it has.
+
+Ids in other spellings name the same window. Rows whose id is NULL or names no hour ("strays") belong to the hour
+they started in; they are found through the agents that have such rows, by ("agentId", "startTime").
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from data_bridge.quality import Rules
+from data_bridge.window_ids import is_closed, is_held_out, normalise, start_of, window_of
+
+LONGEST_HOURS = 24 * 7
+"""A row that claims a longer window is wrong; it must not keep its window open for ever."""
+
+_MOST_BAD_IDS = 200  # different ids that name no hour; more of them are not looked at
+
+_ELIGIBLE = 'AND "isTrainingData" AND NOT "isEvaluation" AND NOT "usedInTraining"'
+
+_AGENTS_OF_WINDOWS = """
+WITH RECURSIVE ids AS (
+  (SELECT "windowId" FROM trajectories WHERE "windowId" >= $1 AND {upper} ORDER BY "windowId" LIMIT 1)
+  UNION ALL
+  SELECT (SELECT "windowId" FROM trajectories
+          WHERE "windowId" > ids."windowId" AND {upper} ORDER BY "windowId" LIMIT 1)
+  FROM ids WHERE ids."windowId" IS NOT NULL
+)
+SELECT ids."windowId" AS id, found.agents, found.hours
+FROM ids CROSS JOIN LATERAL (
+  WITH RECURSIVE seen AS (
+    (SELECT "agentId", "windowHours", 1 AS place FROM trajectories
+     WHERE "windowId" = ids."windowId" {eligible} ORDER BY "agentId" LIMIT 1)
+    UNION ALL
+    SELECT next."agentId", next."windowHours", seen.place + 1
+    FROM seen CROSS JOIN LATERAL (
+      SELECT "agentId", "windowHours" FROM trajectories
+      WHERE "windowId" = ids."windowId" AND "agentId" > seen."agentId" {eligible} ORDER BY "agentId" LIMIT 1
+    ) AS next
+    WHERE seen.place < $3
+  )
+  SELECT array_agg("agentId") AS agents, array_agg("windowHours") AS hours FROM seen
+) AS found
+WHERE ids."windowId" IS NOT NULL AND found.agents IS NOT NULL
+LIMIT $4
+"""
+
+_AGENTS_WITHOUT_ID = """
+WITH RECURSIVE agents AS (
+  (SELECT "agentId" FROM trajectories WHERE "windowId" IS NULL ORDER BY "windowId", "agentId" LIMIT 1)
+  UNION ALL
+  SELECT (SELECT "agentId" FROM trajectories
+          WHERE "windowId" IS NULL AND "agentId" > agents."agentId" ORDER BY "windowId", "agentId" LIMIT 1)
+  FROM agents WHERE agents."agentId" IS NOT NULL
+)
+SELECT "agentId" FROM agents WHERE "agentId" IS NOT NULL
+"""
+
+_STRAYS = """
+SELECT date_trunc('hour', "startTime") AS hour, "agentId" AS agent, max("windowHours") AS hours
+FROM trajectories
+WHERE {which} AND "startTime" >= $2 AND "startTime" < $3 {eligible}
+GROUP BY 1, 2
+"""
+
+
+class Fetch(Protocol):
+    """Runs one query and gives its rows."""
+
+    def __call__(self, query: str, *arguments: Any) -> Awaitable[list[Any]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRef:
+    """A window that exists, and what is needed to fetch all of its rows."""
+
+    window_id: str
+    hours: int = 1
+    agents: int = 0
+    """Agents seen: exact up to ``min_agents``, where discovery stops counting."""
+    spellings: tuple[str, ...] = ()
+    """Ids, as stored, that name this window."""
+    stray_agents: tuple[str, ...] = ()
+    """Agents with rows of this hour whose id is NULL or names no hour."""
+    bad_ids: tuple[str, ...] = ()
+    """The ids that name no hour, for finding those rows."""
+
+
+@dataclass(slots=True)
+class _Sighting:
+    agents: set[str] = field(default_factory=set)
+    hours: list[int] = field(default_factory=list)
+    spellings: list[str] = field(default_factory=list)
+    stray_agents: set[str] = field(default_factory=set)
+    bad_ids: set[str] = field(default_factory=set)
+
+
+async def discover(fetch: Fetch, rules: Rules, *, everything: bool = False) -> list[WindowRef]:
+    """The windows that start within ``rules.lookback``, oldest first.
+
+    Only those that can be eligible: closed, on the right side of the held-out split, and with ``min_agents`` agents
+    whose rows are training data, not evaluation and not used yet. ``everything`` gives every window with a row.
+    """
+    first = rules.now - rules.lookback
+    sightings = await _sightings(fetch, first, rules.now, rules.min_agents, _ELIGIBLE if not everything else "")
+    refs = []
+    for window_id, seen in sorted(sightings.items()):
+        if not first <= start_of(window_id) <= rules.now:
+            continue
+        ref = _ref(window_id, seen)
+        if everything or _is_eligible(ref, rules):
+            refs.append(ref)
+    return refs
+
+
+async def find(fetch: Fetch, window_id: str, rules: Rules) -> WindowRef | None:
+    """The one window, eligible or not; None if it has no row."""
+    start = start_of(window_id)
+    sightings = await _sightings(fetch, start, start, rules.min_agents, "")
+    seen = sightings.get(window_id)
+    return None if seen is None else _ref(window_id, seen)
+
+
+def hours_of(claims: Iterable[int | None]) -> int:
+    """The hours of a window from what its rows claim: what most of them say, so that one wrong row changes nothing."""
+    counts = Counter(hours for hours in claims if hours is not None and 1 <= hours <= LONGEST_HOURS)
+    return max(counts, key=lambda hours: (counts[hours], hours)) if counts else 1
+
+
+def _is_eligible(ref: WindowRef, rules: Rules) -> bool:
+    held_out = is_held_out(ref.window_id, rules.held_out_share)
+    return (
+        ref.agents >= rules.min_agents
+        and is_closed(ref.window_id, ref.hours, rules.now)
+        and held_out == (rules.purpose == "evaluation")
+    )
+
+
+def _ref(window_id: str, seen: _Sighting) -> WindowRef:
+    return WindowRef(
+        window_id,
+        hours=hours_of(seen.hours),
+        agents=len(seen.agents),
+        spellings=tuple(seen.spellings),
+        stray_agents=tuple(sorted(seen.stray_agents)),
+        bad_ids=tuple(sorted(seen.bad_ids)),
+    )
+
+
+async def _sightings(fetch: Fetch, first: datetime, last: datetime, agents: int, eligible: str) -> dict[str, _Sighting]:
+    """What is seen of the windows of the days from ``first`` to ``last``.
+
+    The days bound the search because a day's name sorts before all of its hours in every spelling and collation.
+    """
+    found: dict[str, _Sighting] = {}
+    bad: list[str] = []
+    lower, upper = f"{first:%Y-%m-%d}", f"{last + timedelta(days=1):%Y-%m-%d}"
+    for row in await _named(fetch, lower, upper, agents, eligible):
+        window_id = normalise(row["id"])
+        if window_id is None:
+            bad.append(row["id"])
+            continue
+        seen = found.setdefault(window_id, _Sighting())
+        seen.agents.update(row["agents"])
+        seen.hours.extend(row["hours"])
+        seen.spellings.append(row["id"])
+    for below, above in (("", "1970"), (upper, None)):
+        rows = await _named(fetch, below, above, 1, eligible, limit=_MOST_BAD_IDS)
+        bad += [row["id"] for row in rows if normalise(row["id"]) is None]
+    await _add_strays(fetch, found, bad, first, last, eligible)
+    return found
+
+
+async def _named(
+    fetch: Fetch, lower: str, upper: str | None, agents: int, eligible: str, limit: int | None = None
+) -> list[Any]:
+    bound = '"windowId" < $2' if upper is not None else "$2::text IS NULL"
+    return await fetch(_AGENTS_OF_WINDOWS.format(upper=bound, eligible=eligible), lower, upper, agents, limit)
+
+
+async def _add_strays(
+    fetch: Fetch, found: dict[str, _Sighting], bad: list[str], first: datetime, last: datetime, eligible: str
+) -> None:
+    begin = first.replace(minute=0, second=0, microsecond=0, tzinfo=None)
+    end = last.replace(minute=0, second=0, microsecond=0, tzinfo=None) + timedelta(hours=1)
+    nameless = [row["agentId"] for row in await fetch(_AGENTS_WITHOUT_ID)]
+    searches: list[tuple[str, list[str]]] = []
+    if nameless:
+        searches.append(('"windowId" IS NULL AND "agentId" = ANY($1)', nameless))
+    if bad:
+        searches.append(('"windowId" = ANY($1)', bad))
+    for which, names in searches:
+        for row in await fetch(_STRAYS.format(which=which, eligible=eligible), names, begin, end):
+            seen = found.setdefault(window_of(row["hour"].replace(tzinfo=UTC)), _Sighting())
+            seen.stray_agents.add(row["agent"])
+            if names is nameless:
+                seen.agents.add(row["agent"])
+                seen.hours.append(row["hours"])
+            else:
+                seen.bad_ids.update(bad)

@@ -1,0 +1,192 @@
+"""Reads windows from the game's Postgres: discover what there is, then stream it in order.
+
+One batch of windows is decoded while the next is fetched; a batch is sized by the bytes that the last ones had, so
+that memory stays flat. When Postgres goes away in the middle, the batch in hand is asked for again until it is back:
+every window arrives once. Nothing is written, and nothing but SELECT on the game's tables is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+from typing import Any
+
+import asyncpg
+
+from data_bridge import discovery
+from data_bridge.database import Database
+from data_bridge.database_faults import explain, is_transient
+from data_bridge.discovery import WindowRef, hours_of
+from data_bridge.errors import DatabaseError
+from data_bridge.models import AgentTrajectory, UnreadableRow, Window
+from data_bridge.quality import Reason, Rules
+from data_bridge.rows import OUTCOME_COLUMNS, TRAJECTORY_COLUMNS, outcomes_of, trajectory_of, unreadable
+from data_bridge.window_ids import normalise, spellings_of, start_of, window_of
+
+__all__ = ["WindowReader", "WindowRef"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES = 4_000_000
+_FIRST_BATCH, _LARGEST_BATCH = 4, 200  # windows
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries to reconnect
+
+_NAMED = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "windowId" = ANY($2)'
+_STRAYS = f"""
+SELECT {TRAJECTORY_COLUMNS} FROM trajectories
+WHERE ("windowId" IS NULL OR "windowId" = ANY($2)) AND "agentId" = ANY($3)
+  AND "startTime" >= $4 AND "startTime" < $5 AND date_trunc('hour', "startTime") = ANY($6)
+"""
+_OUTCOMES = f'SELECT {OUTCOME_COLUMNS} FROM market_outcomes WHERE "windowId" = ANY($1) ORDER BY "createdAt", id'
+_NAMES = 'SELECT id, COALESCE("displayName", username) AS name FROM "User" WHERE id = ANY($1)'
+
+_NO_NAMES = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The rows of some windows, not yet decoded."""
+
+    refs: Sequence[WindowRef]
+    rows: dict[str, list[asyncpg.Record]]
+    outcomes: dict[str, list[asyncpg.Record]]
+
+    @property
+    def size(self) -> int:
+        return sum(row["size"] for rows in self.rows.values() for row in rows if row["steps"] is not None)
+
+
+class WindowReader:
+    """Reads windows by ``rules``. Safe to use from several tasks; owns nothing but a cache of agents' names."""
+
+    def __init__(self, database: Database, rules: Rules, *, reconnect_for: timedelta = timedelta(minutes=2)) -> None:
+        self.rules = rules
+        self._database = database
+        self._reconnect_for = reconnect_for.total_seconds()
+        self._names: dict[str, str | None] = {}
+        self._may_read_names = True
+
+    async def discover(self, *, everything: bool = False) -> list[WindowRef]:
+        """The eligible windows within the lookback, oldest first; with ``everything`` also all the others."""
+        return await discovery.discover(self._fetch, self.rules, everything=everything)
+
+    async def read(self, window_id: str) -> Window | None:
+        """The one window, in whatever spelling it is asked for, eligible or not; None if it has no row."""
+        canonical = normalise(window_id)
+        ref = None if canonical is None else await discovery.find(self._fetch, canonical, self.rules)
+        if ref is None:
+            return None
+        return self._window(await self._fetch_batch([ref]), ref)
+
+    async def stream(self, refs: Iterable[WindowRef]) -> AsyncIterator[Window]:
+        """Every window of ``refs``, in that order, once. Leaving early (``aclosing``) stops the reading ahead."""
+        waiting = deque(refs)
+        ahead = self._start_fetching(waiting, _FIRST_BATCH)
+        try:
+            while ahead is not None:
+                batch = await ahead
+                ahead = self._start_fetching(waiting, _windows_per_batch(batch))
+                for ref in batch.refs:
+                    yield self._window(batch, ref)
+                    await asyncio.sleep(0)  # lets the next batch come in while this one is decoded
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    def _start_fetching(self, waiting: deque[WindowRef], number: int) -> asyncio.Task[_Batch] | None:
+        refs = [waiting.popleft() for _ in range(min(number, len(waiting)))]
+        return asyncio.create_task(self._fetch_batch(refs), name=f"read {refs[0].window_id}") if refs else None
+
+    def _window(self, batch: _Batch, ref: WindowRef) -> Window:
+        trajectories: list[AgentTrajectory] = []
+        broken: list[UnreadableRow] = []
+        rows = batch.rows.pop(ref.window_id, [])
+        for row in sorted(rows, key=lambda row: (row["agentId"], row["startTime"], row["trajectoryId"])):
+            raw_id = row["windowId"]
+            if raw_id is not None and normalise(raw_id) is None:
+                broken.append(unreadable(row, ref.window_id, Reason.BAD_WINDOW_ID, f"windowId {raw_id!r}"))
+                continue
+            read = trajectory_of(row, ref.window_id, self._names.get(row["agentId"]))
+            if isinstance(read, AgentTrajectory):
+                trajectories.append(read)
+            else:
+                broken.append(read)
+        outcomes = outcomes_of(batch.outcomes.get(ref.window_id, ()))
+        hours = hours_of(row["windowHours"] for row in rows) if rows else ref.hours
+        return Window(ref.window_id, hours, tuple(trajectories), outcomes, tuple(broken))
+
+    async def _fetch_batch(self, refs: Sequence[WindowRef]) -> _Batch:
+        spellings = {raw: ref.window_id for ref in refs for raw in (*spellings_of(ref.window_id), *ref.spellings)}
+        found = await self._fetch(_NAMED, self.rules.max_bytes, list(spellings))
+        rows: dict[str, list[asyncpg.Record]] = defaultdict(list)
+        for row in found:
+            rows[spellings[row["windowId"]]].append(row)
+        for row in await self._fetch_strays(refs):
+            rows[_hour_of(row)].append(row)
+        outcomes: dict[str, list[asyncpg.Record]] = defaultdict(list)
+        for row in await self._fetch(_OUTCOMES, list(spellings)):
+            outcomes[spellings[row["windowId"]]].append(row)
+        await self._learn_names({row["agentId"] for group in rows.values() for row in group})
+        return _Batch(refs, rows, outcomes)
+
+    async def _fetch_strays(self, refs: Sequence[WindowRef]) -> list[asyncpg.Record]:
+        """Rows of the hours of ``refs`` that have no id which names an hour."""
+        hours = [start_of(ref.window_id).replace(tzinfo=None) for ref in refs if ref.stray_agents]
+        if not hours:
+            return []
+        agents = sorted({agent for ref in refs for agent in ref.stray_agents})
+        bad_ids = sorted({raw for ref in refs for raw in ref.bad_ids})
+        end = max(hours) + timedelta(hours=1)
+        return await self._fetch(_STRAYS, self.rules.max_bytes, bad_ids, agents, min(hours), end, hours)
+
+    async def _learn_names(self, agents: set[str]) -> None:
+        unknown = agents - self._names.keys()
+        if not unknown or not self._may_read_names:
+            return
+        try:
+            rows = await self._fetch(_NAMES, sorted(unknown))
+        except DatabaseError as error:
+            if not isinstance(error.__cause__, _NO_NAMES):
+                raise
+            logger.info("agents are shown without their names: %s", error.__cause__)
+            self._may_read_names = False
+            return
+        self._names |= dict.fromkeys(unknown) | {row["id"]: row["name"] for row in rows}
+
+    async def _fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        """The rows, however often Postgres goes away meanwhile, as long as it is back within ``reconnect_for``."""
+        pause = _FIRST_PAUSE
+        deadline: float | None = None
+        while True:
+            try:
+                return await self._fetch_once(query, arguments)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                now = asyncio.get_running_loop().time()
+                deadline = deadline or now + self._reconnect_for
+                if not is_transient(error) or now + pause > deadline:
+                    raise explain(error, self._database.label) from error
+                logger.warning("lost %s (%s); trying again", self._database.label, type(error).__name__)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _fetch_once(self, query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
+        async with self._database.pool.acquire() as connection:
+            try:
+                return await connection.fetch(query, *arguments)
+            except TimeoutError as error:  # a statement that was too slow once is too slow again
+                raise asyncpg.QueryCanceledError("canceling statement due to statement timeout") from error
+
+
+def _windows_per_batch(last: _Batch) -> int:
+    """How many windows to ask for next, judging by the size of the last ones."""
+    fitting = _BATCH_BYTES * len(last.refs) // max(last.size, 1)
+    return max(1, min(fitting, 4 * len(last.refs), _LARGEST_BATCH))
+
+
+def _hour_of(row: asyncpg.Record) -> str:
+    return window_of(row["startTime"].replace(tzinfo=UTC))

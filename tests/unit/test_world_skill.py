@@ -1,0 +1,48 @@
+"""The planted skill is what the P&L shows when news matters, and is not when prices are pure noise."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from trainer.world.cast import scripted_cast
+from trainer.world.clock import windows_from
+from trainer.world.market import Market, StageName
+from trainer.world.play import Player
+
+WINDOWS = windows_from("2026-03-02T00:00", 200)
+
+
+async def mean_pnl_and_skill(market: Market, agents: int) -> tuple[list[float], list[float]]:
+    cast = scripted_cast(agents, market.seed)
+    made: dict[str, list[float]] = defaultdict(list)
+    async for played in Player(market, cast).play(WINDOWS):
+        for life in played.agents:
+            made[life.agent.agent_id].append(life.pnl)
+    means = [sum(made[agent.agent_id]) / len(WINDOWS) for agent in cast]
+    return means, [agent.skill or 0.0 for agent in cast]
+
+
+def spearman(left: list[float], right: list[float]) -> float:
+    def ranks(values: list[float]) -> list[float]:
+        order = sorted(range(len(values)), key=values.__getitem__)
+        return [float(order.index(index)) for index in range(len(values))]
+
+    a, b = ranks(left), ranks(right)
+    middle = (len(a) - 1) / 2
+    spread = sum((rank - middle) ** 2 for rank in a)
+    return sum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True)) / spread
+
+
+@pytest.mark.parametrize("stage", ["one", "several"])
+@pytest.mark.parametrize("decisions", [1, 3])
+async def test_mean_window_pnl_ranks_the_planted_skill_when_the_news_matters(stage: StageName, decisions: int) -> None:
+    pnl, skill = await mean_pnl_and_skill(Market(seed=7, luck=0.2, stage=stage, decisions=decisions), agents=8)
+    assert spearman(pnl, skill) >= 0.9
+
+
+@pytest.mark.parametrize("seed", [1, 2, 7])
+async def test_mean_window_pnl_says_nothing_about_skill_in_pure_noise(seed: int) -> None:
+    pnl, skill = await mean_pnl_and_skill(Market(seed=seed, luck=1.0), agents=30)
+    assert abs(spearman(pnl, skill)) < 0.36  # two-sided 5 % for 30 agents

@@ -1,0 +1,55 @@
+"""The agents of a world: who they are, what they start with, and (known to nobody who trains or judges) their skill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from trainer.world.chance import pick, shuffled
+from trainer.world.clock import snowflake
+from trainer.world.policies import Policy, ScriptedPolicy
+
+ROLES = ("momentum trader", "contrarian", "news trader", "market maker", "analyst")
+BALANCES = (15_000.0, 20_000.0, 25_000.0, 40_000.0)
+
+_NAMES = ("ada", "blaise", "carl", "dorothy", "emmy", "fermi", "grace", "hypatia", "ibn", "joan", "kurt", "lise")
+_FIRST_DAY = datetime(2024, 6, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent. Its name, role, balance and id say nothing about its skill."""
+
+    agent_id: str
+    index: int
+    name: str
+    role: str
+    starting_balance: float
+    policy: Policy
+    skill: float | None = None
+    """Planted truth; None for an agent whose policy is a model."""
+
+
+def scripted_cast(count: int, seed: int) -> tuple[Agent, ...]:
+    """``count`` scripted agents with skills spread evenly over [0, 1], in no order."""
+    skills = shuffled([index / max(1, count - 1) for index in range(count)], seed, "skills")
+    return tuple(_agent(index, seed, ScriptedPolicy(skill), skill) for index, skill in enumerate(skills))
+
+
+def model_cast(count: int, seed: int, policy_of: Callable[[int], Policy]) -> tuple[Agent, ...]:
+    """``count`` agents that ask a model; usually they all share one policy."""
+    return tuple(_agent(index, seed, policy_of(index), None) for index in range(count))
+
+
+def _agent(index: int, seed: int, policy: Policy, skill: float | None) -> Agent:
+    key = (seed, "agent", index)
+    return Agent(
+        agent_id=snowflake(_FIRST_DAY, index, *key),
+        index=index,
+        name=f"{_NAMES[index % len(_NAMES)]}-{index + 1}",
+        role=pick(ROLES, *key, "role"),
+        starting_balance=pick(BALANCES, *key, "balance"),
+        policy=policy,
+        skill=skill,
+    )

@@ -1,0 +1,66 @@
+"""The safety guard: what an agent may not do, whatever its model says.
+
+A blocked order is an action that failed, with the reason; it never reaches the exchange.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.world.actions import HOLD, NO, SELL, YES, ActionError, Decision
+from trainer.world.books import Book, instrument
+from trainer.world.observation import Observation, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """In shares of the stake."""
+
+    order: float = 0.20
+    bet: float = 0.05
+    position: float = 0.40
+    loss: float = 0.10
+    """An agent that has lost this much in the window may only make its positions smaller."""
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def check(decision: Decision, seen: Observation, book: Book, gain: float, limits: Limits) -> ActionError | None:
+    """Why ``decision`` is blocked, or None. ``gain`` is what the agent has made in the window so far."""
+    if decision.verb == HOLD:
+        return None if Offer(HOLD) in seen.offers else _blocked("not_offered", "HOLD is not offered here")
+    price = seen.price(decision.market)
+    if price is None:
+        return _blocked("unknown_market", f"{decision.market} is not traded now")
+    if Offer(decision.verb, decision.market) not in seen.offers:
+        return _blocked("not_offered", f"{decision.verb} {decision.market} is not offered now")
+    share = decision.percent / 100
+    largest = limits.bet if decision.verb in (YES, NO) else limits.order
+    if share > largest + 1e-9:
+        return _blocked("order_limit", f"{decision.percent}% is more than {largest:.0%} of the stake")
+    if book.stake <= 0:
+        return _blocked("no_balance", "there is no balance left to trade with")
+
+    before = _exposure(decision, book)
+    after = before + (-share if decision.verb == SELL else share)
+    if abs(after) <= abs(before) and before * after >= 0:
+        return None  # a smaller position is always allowed
+    if gain <= -limits.loss * book.stake:
+        return _blocked("loss_limit", f"the agent has lost {limits.loss:.0%} of its stake in this window")
+    if abs(after) > limits.position + 1e-9:
+        return _blocked("position_limit", f"the position would be more than {limits.position:.0%} of the stake")
+    # Counting the whole order as added is exact for a larger position, and on the safe side for one that turns.
+    if book.committed + share * book.stake > book.balance + min(0.0, gain) + 1e-6:
+        return _blocked("over_balance", "the order is larger than what the balance allows")
+    return None
+
+
+def _exposure(decision: Decision, book: Book) -> float:
+    """The position in the decision's market, in shares of the stake at entry; negative if short."""
+    held = book.positions.get(instrument(decision))
+    return 0.0 if held is None else held.units * held.entry / book.stake
+
+
+def _blocked(reason: str, detail: str) -> ActionError:
+    return ActionError(reason, detail, blocked=True)

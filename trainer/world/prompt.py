@@ -1,0 +1,58 @@
+"""Puts an observation into words: the chat messages that an agent's model is given.
+
+Measured with the embedded 135M model, which can follow very little: a rule of two short sentences, a worked
+example for each direction (up first: with the other order it no longer tells good news from bad), then prices and
+news in the same layout. Everything up to the last message is the same for all agents and all hours of a stage, so
+that an engine computes it once; nothing in it is an agent's own, so the agents of a window share the rest as well.
+"""
+
+from __future__ import annotations
+
+from data_bridge.models import ChatMessage
+from trainer.world.actions import BUY, NO, SELL, Decision
+from trainer.world.market import StageName
+from trainer.world.observation import Observation, Question, Quote
+
+PROMPT_VERSION = "1"
+"""Kept with every simulated window; a replay of an older one says so instead of asking something else."""
+
+_SYSTEM: dict[StageName, str] = {
+    "one": "You trade on the news. Good news: BUY. Bad news: SELL. Reply with one line.",
+    "several": (
+        "You trade on the news. Good news: BUY. Bad news: SELL. A question: YES or NO. Unsure: HOLD. "
+        "Reply with one line."
+    ),
+}
+
+_QUOTES = (Quote("$COIN", 100.0, 0.0), Quote("$NOVA", 50.0, 0.0), Quote("$MINT", 200.0, 0.0))
+_QUESTION = (Question("#1", "port reopens this hour", 0.5),)
+
+_EXAMPLES: dict[StageName, tuple[tuple[str, Decision], ...]] = {
+    "one": (
+        ("Orders at $COIN surge", Decision(BUY, "$COIN", 20)),
+        ("Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
+    ),
+    "several": (
+        ("Orders at $NOVA surge", Decision(BUY, "$NOVA", 20)),
+        ("Plans are cancelled: port reopens this hour", Decision(NO, "#1", 5)),
+        ("Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
+    ),
+}
+
+
+def messages_for(seen: Observation, stage: StageName) -> list[ChatMessage]:
+    """The conversation that ends with the agent's turn to decide on ``seen``."""
+    quotes, questions = (_QUOTES[:1], ()) if stage == "one" else (_QUOTES, _QUESTION)
+    chat = [ChatMessage(role="system", content=_SYSTEM[stage])]
+    for headline, decision in _EXAMPLES[stage]:
+        chat.append(ChatMessage(role="user", content=_layout(quotes, questions, (headline,))))
+        chat.append(ChatMessage(role="assistant", content=str(decision)))
+    chat.append(ChatMessage(role="user", content=_layout(seen.quotes, seen.questions, seen.headlines)))
+    return chat
+
+
+def _layout(quotes: tuple[Quote, ...], questions: tuple[Question, ...], headlines: tuple[str, ...]) -> str:
+    lines = [f"{quote.symbol} {quote.price:.2f}" for quote in quotes]
+    lines += [f"{question.label} {question.question} YES {question.yes_price:.2f}" for question in questions]
+    lines += [f"News: {headline}" for headline in headlines]
+    return "\n".join(lines)

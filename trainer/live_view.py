@@ -1,0 +1,106 @@
+"""How a run is watched: a live table on a terminal, one line per event elsewhere. Both on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from data_bridge.redaction import redact
+from trainer.progress import Progress, Silent, View
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SHOW_EVERY = 5.0
+"""Seconds between lines about progress where lines are all there is."""
+
+
+def open_view(*, quiet: bool = False, stream: TextIO | None = None) -> View:
+    """The view that fits: nothing for machines, rich on a terminal, else plain lines."""
+    stream = stream or sys.stderr
+    if quiet:
+        return Silent()
+    return Live(stream) if stream.isatty() else Lines(stream)
+
+
+class Lines:
+    """One line per event, and now and then one about how far the run is."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = time.monotonic()
+        self._last = ""
+
+    def say(self, text: str) -> None:
+        self._stream.write(redact(text) + "\n")
+        self._stream.flush()
+
+    def show(self, progress: Progress) -> None:
+        now = time.monotonic()
+        line = sentence(progress)
+        if now - self._shown >= _SHOW_EVERY and line != self._last:
+            self._shown, self._last = now, line
+            self.say(line)
+
+    def close(self) -> None: ...
+
+
+class Live:
+    """A small table that stays at the bottom of the terminal; events scroll by above it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self._console = Console(file=stream, highlight=False)
+        self._live = RichLive(console=self._console, refresh_per_second=4, transient=True)
+        self._started = False
+
+    def say(self, text: str) -> None:
+        self._console.print(redact(text), markup=False)
+
+    def show(self, progress: Progress) -> None:
+        if not self._started:
+            self._started = True
+            self._live.start()
+        self._live.update(_table(progress))
+
+    def close(self) -> None:
+        if self._started:
+            self._live.stop()
+
+
+def sentence(progress: Progress) -> str:
+    """The state of a run in one line."""
+    parts = [
+        f"windows {progress.windows_read}/{progress.windows}",
+        f"judged {progress.groups_judged}/{progress.groups}",
+        f"cost ${progress.cost_usd:.2f}",
+        f"step {progress.step}",
+    ]
+    for name in ("reward", "kl"):
+        if name in progress.latest:
+            parts.append(f"{name} {progress.latest[name]:.3f}")
+    if progress.train_seconds:
+        parts.append(f"{progress.tokens_per_second:.0f} tokens/s")
+    return "  ".join(parts)
+
+
+def _table(progress: Progress) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for label, done, total in (
+        ("windows read", progress.windows_read, progress.windows),
+        ("groups judged", progress.groups_judged, progress.groups),
+    ):
+        table.add_row(label, ProgressBar(total=max(total, 1), completed=done, width=30), f"{done}/{total}")
+    latest = progress.latest
+    figures = [f"step {progress.step}", f"cost ${progress.cost_usd:.2f}"]
+    figures += [f"{name} {latest[name]:.3f}" for name in ("reward", "kl", "entropy") if name in latest]
+    if progress.train_seconds:
+        figures.append(f"{progress.tokens_per_second:.0f} tokens/s")
+    table.add_row("training", "", "  ".join(figures))
+    return table

@@ -1,0 +1,57 @@
+"""``--stop-on``: thresholds on a step's metrics that stop a collapsing run. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from data_bridge.errors import ConfigurationError
+
+_RULE = re.compile(r"(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<operator>[<>])\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Stop when ``metric`` lies on the wrong side of ``limit``; a metric that is not a number is on the wrong side."""
+
+    metric: str
+    operator: str
+    limit: float
+
+    def crossed_by(self, value: float) -> bool:
+        if math.isnan(value):
+            return True
+        return value < self.limit if self.operator == "<" else value > self.limit
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.operator}{self.limit:g}"
+
+
+def parse_thresholds(rules: Sequence[str]) -> tuple[Threshold, ...]:
+    """Thresholds from ``entropy<0.01`` and the like; ``off`` means none. ConfigurationError for anything else."""
+    parsed = []
+    for rule in rules:
+        if rule.strip().lower() == "off":
+            continue
+        match = _RULE.fullmatch(rule.strip())
+        try:
+            limit = float(match["limit"]) if match else math.nan
+        except ValueError:
+            limit = math.nan
+        if match is None or math.isnan(limit):
+            raise ConfigurationError(
+                f"--stop-on: write a metric, < or >, and a number, as in entropy<0.01 (got {rule!r})."
+            )
+        parsed.append(Threshold(match["metric"], match["operator"], limit))
+    return tuple(parsed)
+
+
+def first_crossed(thresholds: Sequence[Threshold], metrics: Mapping[str, object]) -> Threshold | None:
+    """The first threshold that this step crossed. A metric that the backend does not report crosses nothing."""
+    for threshold in thresholds:
+        value = metrics.get(threshold.metric)
+        if isinstance(value, int | float) and threshold.crossed_by(float(value)):
+            return threshold
+    return None

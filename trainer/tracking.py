@@ -1,0 +1,110 @@
+"""wandb run tracking: there when there is a key, offline on request, never in the way.
+
+wandb is called in a thread of its own. A tracker that cannot start, hangs or fails is a warning in the log; training
+neither waits for it nor ends with it. The key is handed over as an argument and never put into the environment,
+where ART would pick it up (its training call then raises after the remote training is done).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from data_bridge.redaction import redact
+from trainer.config import ModelSettings
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_FINISH = 10.0
+"""Seconds that the end of a run waits for the tracker."""
+
+_MOST_WAITING = 1000
+"""Steps that may wait for a slow tracker; more are dropped."""
+
+
+class Tracker:
+    """Where steps are reported to. Calls return at once."""
+
+    def __init__(self, start: Callable[[], Any] | None = None) -> None:
+        self._waiting: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        if start is not None:
+            self._thread = threading.Thread(target=self._work, args=(start,), name="wandb", daemon=True)
+            self._thread.start()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._thread is None:
+            return
+        try:
+            self._waiting.put_nowait((step, dict(metrics)))
+        except queue.Full:
+            logger.debug("the tracker is too slow; step %d is not tracked", step)
+
+    def close(self) -> None:
+        """Let the tracker finish, for a while."""
+        if self._thread is None:
+            return
+        try:
+            self._waiting.put(None, timeout=_LONGEST_FINISH)
+            self._thread.join(_LONGEST_FINISH)
+        except queue.Full:
+            pass
+        if self._thread.is_alive():
+            logger.warning("wandb did not finish within %.0f s; the run's own folder has every metric", _LONGEST_FINISH)
+
+    def _work(self, start: Callable[[], Any]) -> None:
+        try:
+            run = start()
+            while (entry := self._waiting.get()) is not None:
+                step, metrics = entry
+                run.log(metrics, step=step)
+            run.finish()
+        except Exception as error:
+            logger.warning("wandb tracking is off: %s", redact(" ".join(str(error).split())) or type(error).__name__)
+
+
+def mode_of(settings: ModelSettings) -> Literal["online", "offline", "off"]:
+    """``online``, ``offline`` or ``off``."""
+    if settings.tracking != "auto":
+        return settings.tracking
+    return "online" if settings.wandb_api_key is not None else "off"
+
+
+@contextmanager
+def tracking(settings: ModelSettings, run_id: str, folder: Path, config: Mapping[str, Any]) -> Iterator[Tracker]:
+    """The tracker of one run."""
+    mode = mode_of(settings)
+    key = settings.wandb_api_key.get_secret_value() if settings.wandb_api_key else None
+
+    def start() -> Any:
+        import wandb
+
+        return wandb.init(
+            project=settings.wandb_project,
+            entity=settings.wandb_entity,
+            id=run_id,
+            name=run_id,
+            resume="allow" if mode == "online" else None,
+            dir=str(folder),
+            config=dict(config),
+            mode="disabled" if mode == "off" else mode,
+            settings=wandb.Settings(
+                api_key=key if mode == "online" else None,
+                silent=True,
+                console="off",
+                init_timeout=60,
+                disable_git=True,
+                save_code=False,
+            ),
+        )
+
+    tracker = Tracker(start if mode != "off" else None)
+    try:
+        yield tracker
+    finally:
+        tracker.close()

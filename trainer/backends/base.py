@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from data_bridge.quality import Exclusion
@@ -29,6 +29,8 @@ class PreparedBatch:
     groups: list[art.TrajectoryGroup]
     exclusions: tuple[Exclusion, ...]
     trainable_tokens: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What is known before training: rewards, advantages, and shares of foreign, re-scored and off-temperature tokens."""
 
 
 class TrainingBackend(Protocol):
@@ -51,7 +53,11 @@ class TrainingBackend(Protocol):
         ...
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
-        """One gradient step. The checkpoint is durable when this returns. BackendError if nothing was trainable."""
+        """One gradient step. The checkpoint is durable when this returns. BackendError if nothing was trainable.
+
+        An error after the first call of ``on_submitted`` does not mean that the batch was not taken: the job may
+        go on. Leave the batch submitted, and let ``settle`` say what became of it.
+        """
         ...
 
     async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from data_bridge.chat_format import as_dicts
 from data_bridge.errors import ConfigurationError
 from data_bridge.models import ChatMessage
 
@@ -62,18 +63,6 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> fr
     for configured in (model.config.eos_token_id, model.generation_config.eos_token_id, tokenizer.eos_token_id):
         ends.update(configured if isinstance(configured, list) else [configured] if configured is not None else [])
     return frozenset(ends)
-
-
-def as_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them: no null content, nothing that was not said."""
-    shaped: list[dict[str, Any]] = []
-    for message in messages:
-        entry: dict[str, Any] = {"role": message.role, "content": message.content or ""}
-        for key in ("name", "tool_calls", "tool_call_id"):
-            if (value := getattr(message, key)) is not None:
-                entry[key] = value
-        shaped.append(entry)
-    return shaped
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage]) -> tuple[int, ...]:

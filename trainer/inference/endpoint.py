@@ -1,0 +1,117 @@
+"""A model behind an OpenAI-compatible endpoint, as the ``ChatModel`` that agents and evaluation talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from data_bridge.errors import BackendError
+from data_bridge.models import ChatMessage
+from data_bridge.redaction import redact, register_secret
+from trainer.types import Completion
+
+if TYPE_CHECKING:
+    from openai.types.chat.chat_completion import Choice
+
+_ATTEMPTS = 4
+
+
+class EndpointModel:
+    """Asks for log-probabilities; where the endpoint refuses them, replies come without tokens.
+
+    Endpoints report log-probabilities of the unscaled distribution, so they are those of temperature 1.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None,
+        model: str,
+        api_key: str,
+        *,
+        name: str | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        from openai import AsyncOpenAI
+
+        register_secret(api_key)
+        self._client = AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=_ATTEMPTS - 1)
+        self._model = model
+        self._name = name or model
+        self._has_logprobs = True
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        n: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> list[Completion]:
+        from openai import BadRequestError, OpenAIError
+
+        options: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
+        if stop:
+            options["stop"] = list(stop)
+        if seed is not None:
+            options["seed"] = seed
+        try:
+            try:
+                choices = await self._choices(messages, options)
+            except BadRequestError:
+                if not self._has_logprobs:
+                    raise
+                self._has_logprobs = False
+                choices = await self._choices(messages, options)
+        except OpenAIError as error:
+            raise BackendError(
+                f"The model {self._model} at {redact(str(self._client.base_url))} did not answer "
+                f"({type(error).__name__}): check the URL, the key and the model's name."
+            ) from error
+        return [_completion(choice, self._name) for choice in choices]
+
+    async def _choices(self, messages: Sequence[ChatMessage], options: dict[str, Any]) -> list[Choice]:
+        asked = options | ({"logprobs": True} if self._has_logprobs else {})
+        shaped = [_message(message) for message in messages]
+        answer = await self._client.chat.completions.create(model=self._model, messages=shaped, **asked)
+        choices: list[Choice] = answer.choices
+        return choices
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _message(message: ChatMessage) -> Any:
+    shaped: dict[str, Any] = {"role": message.role, "content": message.content}
+    for key in ("name", "tool_calls", "tool_call_id"):
+        if (value := getattr(message, key)) is not None:
+            shaped[key] = value
+    return shaped
+
+
+def _completion(choice: Choice, model: str) -> Completion:
+    token_ids, logprobs = _tokens(choice)
+    return Completion(
+        text=choice.message.content or "",
+        token_ids=token_ids,
+        logprobs=logprobs,
+        finish_reason=choice.finish_reason,
+        model=model,
+    )
+
+
+def _tokens(choice: Choice) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Tokens named ``token_id:N`` and their log-probabilities; nothing where the endpoint writes them as text,
+    which does not say which token was meant."""
+    content = (choice.logprobs.content if choice.logprobs else None) or []
+    if not content or not all(entry.token.startswith("token_id:") for entry in content):
+        return (), ()
+    return (
+        tuple(int(entry.token.removeprefix("token_id:")) for entry in content),
+        tuple(entry.logprob for entry in content),
+    )

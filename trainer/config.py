@@ -97,6 +97,9 @@ class JudgeSettings(Section):
     rubric: str = setting("trading", "Name of a built-in rubric, or a file of your own.", metavar="NAME|FILE")
     judge_orders: int = setting(2, "In how many different orders each group is judged.", ge=1, le=8)
     judge_context: int = setting(24_000, "Most tokens of one judge prompt.", ge=1_000)
+    judge_reply_tokens: int = setting(
+        4_096, "Most tokens of one judge reply, thinking included; --max-cost sets this much aside.", ge=64
+    )
     judge_concurrency: int = setting(16, "Most judge calls in flight.", ge=1)
     judge_timeout: Duration = setting("2m", "Longest that one judge call may take.")
     judge_attempts: int = setting(5, "Tries per call when the endpoint is busy or failing.", ge=1)
@@ -138,7 +141,14 @@ class ModelSettings(Section):
     remote_deadline: Duration = setting("6h", "Longest that a remote training job is followed.")
 
 
-class TrainingSettings(Section):
+class ChoiceSettings(Section):
+    """Which calls, and chance."""
+
+    purposes: Names = setting(("action",), "Which LLM calls are trained and evaluated, by purpose, comma separated.")
+    seed: int = setting(0, "Seed of everything random.")
+
+
+class TrainingSettings(ChoiceSettings):
     """Training."""
 
     learning_rate: float = setting(7e-4, "AdamW learning rate of the LoRA adapter.", gt=0)
@@ -152,7 +162,6 @@ class TrainingSettings(Section):
     scale_rewards: bool = setting(False, "Divide advantages by the group's standard deviation.")
     max_grad_norm: float = setting(1.0, "Gradient clipping.", gt=0)
     lora_rank: int = setting(16, "Rank of the LoRA adapter (CPU and local).", ge=1)
-    purposes: Names = setting(("action",), "Which LLM calls are trained, by purpose, comma separated.")
     foreign: Literal["positive", "all", "none"] = setting(
         "positive", "Tokens another model wrote: learn only from good ones, all, or none."
     )
@@ -163,7 +172,6 @@ class TrainingSettings(Section):
         ("entropy<0.01", "kl>5"),
         "Stop a collapsing run when a step's metric crosses a threshold, e.g. entropy<0.01,kl>5.",
     )
-    seed: int = setting(0, "Seed of everything random.")
 
 
 class WorldSettings(Section):
@@ -182,8 +190,16 @@ class EvaluationSettings(Section):
         "auto", "Judge of the evaluation: outcome, llm, or auto (another than the training judge when there are two)."
     )
     eval_judge_model: str | None = setting(None, "Model of the evaluation judge.", env="EVAL_JUDGE_MODEL")
+    eval_judge_base_url: str | None = setting(
+        None, "Endpoint of the evaluation judge; unset: the judge's.", env="EVAL_JUDGE_BASE_URL"
+    )
+    eval_judge_api_key: SecretStr | None = setting(
+        None, "Key of the evaluation judge; unset: the judge's.", env="EVAL_JUDGE_API_KEY"
+    )
     eval_windows: int = setting(40, "Most held-out windows to evaluate on.", ge=1)
-    eval_samples: int = setting(2, "Replies sampled at each decision point.", ge=1)
+    eval_lookback: Duration = setting("28d", "How far back held-out windows are read: they never wear out.")
+    eval_points: int = setting(2, "Most different decision points of a held-out window.", ge=1)
+    eval_samples: int = setting(4, "Replies of each policy at each decision point.", ge=1)
     min_gain: float = setting(0.0, "Promote only if the score gain's interval lies above this.")
     max_error_rate: float = setting(0.25, "Guard: largest error rate of a promoted model.", ge=0, le=1)
     max_safety_blocks: float = setting(0.1, "Guard: largest share of actions stopped by the safety guard.", ge=0, le=1)
@@ -289,3 +305,58 @@ def window_rules(settings: WindowSettings, *, purpose: Literal["training", "eval
         purpose=purpose,
         lookback=settings.lookback,
     )
+
+
+class ServeSettings(CommonSettings, ModelSettings):
+    """Server."""
+
+    host: str = setting("127.0.0.1", "Address to listen on; any but loopback needs HINDSIGHT_SERVE_KEY.")
+    port: int = setting(8808, "Port to listen on.", ge=0, le=65535)
+    serve_key: SecretStr | None = setting(None, "Key that clients must send as their API key.")
+    most_waiting: int = setting(512, "Requests answered at once; more are told to come back (429).", ge=1)
+
+
+class EvaluateSettings(
+    CommonSettings,
+    DatabaseSettings,
+    WindowSettings,
+    JudgeSettings,
+    ModelSettings,
+    ChoiceSettings,
+    EvaluationSettings,
+):
+    """evaluate."""
+
+    candidate: str | None = setting(
+        None, "Checkpoint to evaluate, e.g. hindsight@step3 or 3; unset: the newest.", positional=True
+    )
+    incumbent: str | None = setting(
+        None, "Checkpoint to compare with; unset: the promoted one, or the base model (step 0).", positional=True
+    )
+
+
+class PromoteSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSettings, EvaluationSettings):
+    """promote."""
+
+    step: str | None = setting(
+        None,
+        "Checkpoint to promote or roll back to, e.g. hindsight@step3 or 3; unset: the newest, or the one before.",
+        positional=True,
+    )
+    list_checkpoints: bool = setting(
+        False, "Show the checkpoints with scores, state and lineage.", flag="--list", env="HINDSIGHT_PROMOTE_LIST"
+    )
+    rollback: bool = setting(False, "Go back to an earlier checkpoint (STEP), or end a running canary.")
+    finish: bool = setting(False, "Finish a canary: all agents, back, or wait, by how its agents did since.")
+    force: bool = setting(False, "Promote against the gate; needs --reason.")
+    reason: str | None = setting(None, "Why; kept with the promotion.")
+
+
+class LineageSettings(CommonSettings, DatabaseSettings, ModelSettings):
+    """lineage."""
+
+    checkpoint: str | None = setting(
+        None, "Checkpoint to walk back from, e.g. hindsight@step3 or 3; unset: the newest.", positional=True
+    )
+    window: str | None = setting(None, "Walk forward from this window to what it trained.", metavar="ID")
+    depth: int = setting(1, "How many checkpoints back; 0: all the way to the base model.", ge=0)

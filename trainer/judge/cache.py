@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -62,7 +63,9 @@ class VerdictStore(Protocol):
 
     async def release(self, question: Question) -> None: ...
 
-    async def store(self, question: Question, judgement: Judgement) -> None: ...
+    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+        """Keep the judgement and the call that gave it, both or neither."""
+        ...
 
     async def record_call(self, question: Question, call: Call) -> None: ...
 
@@ -92,7 +95,9 @@ class MemoryVerdicts:
     async def release(self, question: Question) -> None:
         self._claimed.discard((question.verdict_key, question.order_number))
 
-    async def store(self, question: Question, judgement: Judgement) -> None:
+    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+        if call is not None:
+            await self.record_call(question, call)
         self.judgements.setdefault(question.verdict_key, {}).setdefault(question.order_number, judgement)
 
     async def record_call(self, question: Question, call: Call) -> None:
@@ -126,55 +131,14 @@ class PostgresVerdicts:
         self._held -= 1
         await self._pool.execute(_RELEASE, question.verdict_key, question.order_number, self._holder)
 
-    async def store(self, question: Question, judgement: Judgement) -> None:
-        identity, group = question.identity, question.group
-        scores = [
-            {
-                "content": scored.content,
-                "trajectory_id": scored.trajectory_id,
-                "score": scored.score,
-                "explanation": scored.explanation,
-            }
-            for scored in judgement.scores
-        ]
-        await self._pool.execute(
-            _STORE,
-            question.verdict_key,
-            question.order_number,
-            identity.judge,
-            identity.is_llm,
-            identity.rubric,
-            identity.rubric_version,
-            identity.prompt_version,
-            judgement.prompt_hash,
-            self._run_id,
-            group.window_id,
-            group.group_id,
-            json.dumps(scores),
-            judgement.prompt_tokens,
-            judgement.completion_tokens,
-            judgement.cost_usd,
-            judgement.characters_cut,
-        )
+    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute(_STORE, *self._verdict_values(question, judgement))
+            if call is not None:
+                await connection.execute(_CALL, *self._call_values(question, call))
 
     async def record_call(self, question: Question, call: Call) -> None:
-        await self._pool.execute(
-            _CALL,
-            self._run_id,
-            question.verdict_key,
-            question.order_number,
-            question.group.window_id,
-            question.group.group_id,
-            question.identity.judge,
-            call.prompt_hash,
-            call.result.value,
-            call.fault,
-            call.prompt_tokens,
-            call.completion_tokens,
-            call.tokens_estimated,
-            call.cost_usd,
-            call.latency_ms,
-        )
+        await self._pool.execute(_CALL, *self._call_values(question, call))
 
     async def spent(self) -> float:
         asked = "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls WHERE run_id = $1"
@@ -194,6 +158,45 @@ class PostgresVerdicts:
         if self._held:
             await self._pool.execute(_RELEASE_ALL, self._holder)
 
+    def _verdict_values(self, question: Question, judgement: Judgement) -> tuple[object, ...]:
+        identity, group = question.identity, question.group
+        return (
+            question.verdict_key,
+            question.order_number,
+            identity.judge,
+            identity.is_llm,
+            identity.rubric,
+            identity.rubric_version,
+            identity.prompt_version,
+            judgement.prompt_hash,
+            self._run_id,
+            group.window_id,
+            group.group_id,
+            json.dumps([asdict(scored) for scored in judgement.scores]),
+            judgement.prompt_tokens,
+            judgement.completion_tokens,
+            judgement.cost_usd,
+            judgement.characters_cut,
+        )
+
+    def _call_values(self, question: Question, call: Call) -> tuple[object, ...]:
+        return (
+            self._run_id,
+            question.verdict_key,
+            question.order_number,
+            question.group.window_id,
+            question.group.group_id,
+            question.identity.judge,
+            call.prompt_hash,
+            call.result.value,
+            call.fault,
+            call.prompt_tokens,
+            call.completion_tokens,
+            call.tokens_estimated,
+            call.cost_usd,
+            call.latency_ms,
+        )
+
 
 @asynccontextmanager
 async def open_verdicts(database: Database, run_id: str, lease: timedelta = LEASE) -> AsyncIterator[PostgresVerdicts]:
@@ -209,14 +212,8 @@ async def open_verdicts(database: Database, run_id: str, lease: timedelta = LEAS
 
 
 def _judgement(row: Any) -> Judgement:
-    scores = row["scores"] if isinstance(row["scores"], list) else json.loads(row["scores"])
     return Judgement(
-        scores=tuple(
-            JudgedTrajectory(
-                str(scored["content"]), str(scored["trajectory_id"]), float(scored["score"]), str(scored["explanation"])
-            )
-            for scored in scores
-        ),
+        scores=tuple(JudgedTrajectory(**scored) for scored in json.loads(row["scores"])),
         prompt_hash=row["prompt_hash"],
         prompt_tokens=row["prompt_tokens"],
         completion_tokens=row["completion_tokens"],

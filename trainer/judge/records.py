@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trainer.types import Group, JudgeIdentity
@@ -66,3 +66,9 @@ class Call:
     completion_tokens: int = 0
     tokens_estimated: bool = False
     cost_usd: float = 0.0
+
+    def ended(self, result: CallResult, fault: str) -> Call:
+        return replace(self, result=result, fault=fault)
+
+    def estimated(self, prompt_tokens: int, cost_usd: float) -> Call:
+        return replace(self, prompt_tokens=prompt_tokens, cost_usd=cost_usd, tokens_estimated=True)

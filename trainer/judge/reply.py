@@ -15,6 +15,28 @@ from typing import Any, NoReturn
 
 from trainer.judge.escape import clean
 
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "scores": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "trajectory_id": {"type": "string"},
+                    "explanation": {"type": "string"},
+                    "score": {"type": "number"},
+                },
+                "required": ["trajectory_id", "explanation", "score"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["scores"],
+    "additionalProperties": False,
+}
+"""Of a reply. The same for every call, since endpoints compile a new schema slowly; ids are checked by ``parse``."""
+
 _LONGEST_EXPLANATION = 2_000
 
 
@@ -26,26 +48,6 @@ class BadReply(ValueError):
 class Score:
     score: float
     explanation: str
-
-
-def schema(ids: Sequence[str]) -> dict[str, Any]:
-    """The strict JSON schema of a reply; the ids are an enumeration, so that a schema-bound judge cannot invent one."""
-    entry = {
-        "type": "object",
-        "properties": {
-            "trajectory_id": {"type": "string", "enum": list(ids)},
-            "explanation": {"type": "string"},
-            "score": {"type": "number"},
-        },
-        "required": ["trajectory_id", "explanation", "score"],
-        "additionalProperties": False,
-    }
-    return {
-        "type": "object",
-        "properties": {"scores": {"type": "array", "items": entry}},
-        "required": ["scores"],
-        "additionalProperties": False,
-    }
 
 
 def parse(text: str, ids: Sequence[str]) -> list[Score]:

@@ -1,0 +1,212 @@
+"""One request to an OpenAI-compatible endpoint, and what its failure means.
+
+Retries are not made here: the caller counts and records every call. The ``openai`` package is imported when an
+endpoint is opened, since it takes a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from data_bridge.errors import ConfigurationError, HindsightError, JudgeError
+from data_bridge.quality import Reason
+from data_bridge.redaction import redact, register_secret
+from trainer.judge.context import Prompt
+from trainer.judge.dialect import Dialect
+from trainer.judge.escape import clean
+from trainer.judge.records import CallResult
+from trainer.judge.retry import retry_after_of
+from trainer.judge.tokens import count_tokens
+
+if TYPE_CHECKING:
+    from openai import APIStatusError
+
+logger = logging.getLogger(__name__)
+
+OPENAI = "https://api.openai.com/v1"
+
+_OVER_CONTEXT = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
+_FILTERED = ("content_filter", "content filter", "content management policy", "content_policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the endpoint said. ``fault`` is set if it is no judgement: a refusal, or cut off."""
+
+    text: str
+    fault: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    tokens_estimated: bool
+    latency_ms: float
+
+
+class CallFailed(Exception):
+    """No answer came. At most one of ``again`` (retry at once), ``reason`` and ``fatal`` is set; none: retry later."""
+
+    def __init__(
+        self,
+        result: CallResult,
+        fault: str,
+        *,
+        retry_after: float | None = None,
+        again: bool = False,
+        reason: Reason | None = None,
+        fatal: HindsightError | None = None,
+    ) -> None:
+        super().__init__(fault)
+        self.result = result
+        self.fault = fault
+        self.retry_after = retry_after
+        self.again = again
+        self.reason = reason
+        self.fatal = fatal
+        self.latency_ms = 0.0
+
+
+class Endpoint:
+    """The judge's model at its endpoint. Remembers which dialect it speaks."""
+
+    def __init__(self, model: str, base_url: str | None, api_key: str, timeout: timedelta, reply_tokens: int) -> None:
+        from openai import AsyncOpenAI
+
+        register_secret(api_key)
+        self._model = model
+        self._base_url = base_url or OPENAI
+        self._timeout = timeout.total_seconds()
+        self._reply_tokens = reply_tokens
+        self._client = AsyncOpenAI(api_key=api_key, base_url=self._base_url, max_retries=0, timeout=self._timeout)
+        self._dialect = Dialect()
+        self._understood: set[Dialect] = set()
+
+    @property
+    def label(self) -> str:
+        """The endpoint's host, safe to print."""
+        return urlsplit(self._base_url).hostname or "the endpoint"
+
+    async def send(self, prompt: Prompt) -> Answer:
+        """The answer to one prompt. CallFailed says whether, and when, to try again."""
+        started = time.monotonic()
+        dialect = self._dialect
+        try:
+            body = await self._request(prompt, dialect)
+            answer = _answer(body, prompt, (time.monotonic() - started) * 1000)
+        except CallFailed as failure:
+            failure.latency_ms = (time.monotonic() - started) * 1000
+            raise
+        self._understood.add(dialect)
+        return answer
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _request(self, prompt: Prompt, dialect: Dialect) -> str:
+        from openai import APIConnectionError, APIStatusError, APITimeoutError
+
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._client.chat.completions.with_raw_response.create(
+                    model=self._model,
+                    messages=[{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}],
+                    **dialect.fields(self._reply_tokens),
+                )
+                return str(response.http_response.text)
+        except (TimeoutError, APITimeoutError) as error:
+            raise CallFailed(CallResult.TIMEOUT, f"no answer within {self._timeout:g} s") from error
+        except APIStatusError as error:
+            raise self._explain(error, dialect) from error
+        except APIConnectionError as error:
+            cause = type(error.__cause__ or error).__name__
+            raise CallFailed(CallResult.FAILED, f"the connection to {self.label} failed ({cause})") from error
+
+    def _explain(self, error: APIStatusError, dialect: Dialect) -> CallFailed:
+        status = error.status_code
+        words = redact(clean(_message(error)))[:300]
+        fault = f"{self.label} answered {status}: {words}"
+        if status == 429 and "insufficient_quota" not in words:
+            return CallFailed(CallResult.BUSY, fault, retry_after=retry_after_of(error.response.headers))
+        if status >= 500 or status in (408, 409, 425):
+            return CallFailed(CallResult.FAILED, fault, retry_after=retry_after_of(error.response.headers))
+        if any(sign in words.lower() for sign in _OVER_CONTEXT) or status == 413:
+            return CallFailed(CallResult.REFUSED, fault, reason=Reason.OVER_CONTEXT)
+        if any(sign in words.lower() for sign in _FILTERED):
+            return CallFailed(CallResult.REFUSED, fault, reason=Reason.JUDGE_BAD_REPLY)
+        if status in (400, 415, 422, 501):
+            return self._not_understood(fault, words, dialect)
+        return CallFailed(CallResult.REFUSED, fault, fatal=self._fatal(status, words))
+
+    def _not_understood(self, fault: str, words: str, dialect: Dialect) -> CallFailed:
+        """A request in a dialect that has worked before is refused for its content; else a poorer one is tried."""
+        if dialect in self._understood:
+            return CallFailed(CallResult.REFUSED, fault, reason=Reason.JUDGE_UNAVAILABLE)
+        if dialect != self._dialect:  # another call has found out already
+            return CallFailed(CallResult.REFUSED, fault, again=True)
+        poorer = dialect.poorer(words)
+        if poorer is None:
+            return CallFailed(
+                CallResult.REFUSED,
+                fault,
+                fatal=JudgeError(f"The judge refuses our requests ({fault}); check JUDGE_MODEL and JUDGE_BASE_URL."),
+            )
+        logger.info("judge %s: %s; trying %s", self._model, fault, poorer)
+        self._dialect = poorer
+        return CallFailed(CallResult.REFUSED, fault, again=True)
+
+    def _fatal(self, status: int, words: str) -> HindsightError:
+        if status == 401:
+            return ConfigurationError(f"{self.label} does not accept the judge's key (401): set JUDGE_API_KEY.")
+        if status == 403:
+            return ConfigurationError(
+                f"{self.label} does not let this key use the model {self._model} (403): {_unstopped(words)}; "
+                "check JUDGE_API_KEY and JUDGE_MODEL."
+            )
+        if status == 404:
+            return ConfigurationError(
+                f"{self.label} knows no model {self._model} there (404): check JUDGE_MODEL and JUDGE_BASE_URL."
+            )
+        if status in (402, 429):
+            return JudgeError(f"The judge's account at {self.label} has no credit left ({status}): top it up.")
+        return JudgeError(f"The judge at {self.label} answered {status}: {_unstopped(words)}; check JUDGE_BASE_URL.")
+
+
+def _answer(body: str, prompt: Prompt, latency_ms: float) -> Answer:
+    try:
+        reply = json.loads(body)
+        choice = reply["choices"][0]
+        message = choice["message"]
+        text = message.get("content") or ""
+        if not isinstance(text, str):
+            raise TypeError("content is no text")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CallFailed(CallResult.FAILED, "the answer was no chat completion") from error
+    fault = None
+    if message.get("refusal") or choice.get("finish_reason") == "content_filter":
+        fault = "it was a refusal"
+    elif choice.get("finish_reason") == "length":
+        fault = "it was cut off; keep every explanation to one short sentence"
+    used = reply.get("usage") or {}
+    asked, answered = used.get("prompt_tokens"), used.get("completion_tokens")
+    if isinstance(asked, int) and isinstance(answered, int):
+        return Answer(text, fault, asked, answered, False, latency_ms)
+    return Answer(text, fault, count_tokens(prompt.system + prompt.user), count_tokens(text), True, latency_ms)
+
+
+def _message(error: APIStatusError) -> str:
+    """The endpoint's own words, with its error code where it gives one."""
+    body: Any = error.body
+    if isinstance(body, dict):
+        told = [body.get("message"), body.get("code"), body.get("type")]
+        if any(told):
+            return " ".join(str(part) for part in told if part)
+    return error.response.text or error.message
+
+
+def _unstopped(words: str) -> str:
+    return words.rstrip(". ")

@@ -1,0 +1,98 @@
+"""The judge that the settings ask for, ready to use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+from data_bridge.database import Database
+from data_bridge.errors import ConfigurationError
+from trainer.config import JudgeSettings, judge_key
+from trainer.judge.budget import Budget
+from trainer.judge.cache import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
+from trainer.judge.client import Endpoint
+from trainer.judge.context import PROMPT_VERSION
+from trainer.judge.cost import price_of, uses_llm
+from trainer.judge.limiter import Limiter
+from trainer.judge.outcome import IDENTITY, OutcomeJudge
+from trainer.judge.retry import Retry
+from trainer.judge.rubric import load_rubric
+from trainer.judge.ruler import LlmJudge
+from trainer.types import JudgeIdentity
+
+
+@asynccontextmanager
+async def open_judge(
+    settings: JudgeSettings,
+    database: Database | None,
+    run_id: str,
+    *,
+    purpose: str = "",
+    retry: Retry | None = None,
+    lease: timedelta = LEASE,
+) -> AsyncIterator[LlmJudge | OutcomeJudge]:
+    """The judge of ``settings``. Without a database its verdicts are kept for this process only.
+
+    ``run_id`` names whose money is spent: what earlier attempts of the run paid counts towards ``--max-cost``.
+    ``purpose`` is part of the verdicts' key: asking under another one asks, and pays, again.
+    """
+    async with AsyncExitStack() as stack:
+        store: VerdictStore = MemoryVerdicts()
+        if database is not None:
+            store = await stack.enter_async_context(open_verdicts(database, run_id, lease))
+        if not uses_llm(settings):
+            yield OutcomeJudge(store if database is not None else None)
+            return
+        price = price_of(settings)
+        if price is None and settings.max_cost is not None:
+            raise ConfigurationError(
+                f"--max-cost needs the price of {settings.judge_model}: set JUDGE_PRICE to INPUT/OUTPUT dollars "
+                "per million tokens."
+            )
+        identity = identity_of(settings)
+        endpoint = Endpoint(
+            model=identity.judge,
+            base_url=settings.judge_base_url,
+            api_key=judge_key(settings),
+            timeout=settings.judge_timeout,
+            reply_tokens=settings.judge_reply_tokens,
+        )
+        stack.push_async_callback(endpoint.close)
+        yield LlmJudge(
+            identity=identity,
+            rubric=load_rubric(settings.rubric),
+            endpoint=endpoint,
+            store=store,
+            orders=settings.judge_orders,
+            context_tokens=settings.judge_context,
+            reply_tokens=settings.judge_reply_tokens,
+            price=price,
+            budget=Budget(settings.max_cost, spent=await store.spent()),
+            limiter=Limiter(settings.judge_concurrency),
+            retry=retry or Retry(attempts=settings.judge_attempts),
+            purpose=purpose,
+        )
+
+
+def identity_of(settings: JudgeSettings) -> JudgeIdentity:
+    """Who would judge by which rule, without opening anything."""
+    if not uses_llm(settings):
+        return IDENTITY
+    if not settings.judge_model:
+        raise ConfigurationError("--judge llm needs JUDGE_MODEL: name the model that judges.")
+    rubric = load_rubric(settings.rubric)
+    return JudgeIdentity(
+        judge=settings.judge_model,
+        rubric=rubric.name,
+        rubric_version=rubric.version,
+        prompt_version=PROMPT_VERSION,
+        is_llm=True,
+    )
+
+
+def describe(identity: JudgeIdentity) -> str:
+    """The sentence about the judge that every report carries."""
+    if not identity.is_llm:
+        return "Judged offline by realised profit, risk and valid actions: a stand-in, not an LLM."
+    return f"Judged by {identity.judge} with the rubric {identity.rubric} (version {identity.rubric_version})."

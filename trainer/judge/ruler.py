@@ -1,0 +1,250 @@
+"""The LLM judge: RULER with the ground truth.
+
+A group is asked about in several orders, each under new ids; the scores are matched by id, checked and
+averaged. An answer that cannot be used is asked for once more, naming its fault; a call that fails is made
+again later. What then still fails is a failure with its reason: there is no default score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from data_bridge.errors import HindsightError
+from data_bridge.quality import Reason
+from trainer.judge.budget import Budget, OverBudget
+from trainer.judge.cache import VerdictStore
+from trainer.judge.client import Answer, CallFailed, Endpoint
+from trainer.judge.context import FittedGroup, OverContext, Prompt, fit, orders, prompt
+from trainer.judge.cost import Price
+from trainer.judge.limiter import Limiter
+from trainer.judge.records import Call, CallResult, JudgedTrajectory, Judgement, Question
+from trainer.judge.reply import BadReply, parse
+from trainer.judge.retry import Retry
+from trainer.judge.rubric import Rubric
+from trainer.judge.usage import Usage
+from trainer.judge.view import GroupView, view_of
+from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
+
+logger = logging.getLogger(__name__)
+
+_ASKED = 2  # times for one usable answer
+_POLL_SECONDS = 0.5  # for a verdict that another process is paying for
+
+
+class _NoVerdict(Exception):
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(slots=True)
+class _Bill:
+    """What one group cost in this run."""
+
+    usd: float = 0.0
+
+
+@dataclass(slots=True)
+class LlmJudge:
+    """Judges groups over ``endpoint``. Safe to call many times at once; made by ``open_judge``."""
+
+    identity: JudgeIdentity
+    rubric: Rubric
+    endpoint: Endpoint
+    store: VerdictStore
+    orders: int
+    context_tokens: int
+    reply_tokens: int
+    price: Price | None
+    budget: Budget
+    limiter: Limiter
+    retry: Retry
+    purpose: str = ""
+    """Part of the key: the same group under another purpose is asked about again."""
+    usage: Usage = field(default_factory=Usage)
+    _stopped_by: HindsightError | None = None
+    _chance: random.Random = field(default_factory=random.Random)
+
+    async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
+        """One verdict for each trajectory, or why there is none. Raises only what makes all judging pointless."""
+        view = view_of(group)
+        key = view.key(self.identity, self.purpose)
+        bill = _Bill()
+        try:
+            known = await self.store.load(key)
+            missing = [number for number in range(self.orders) if number not in known]
+            if missing:
+                known |= await self._ask_missing(view, key, missing, bill)
+        except _NoVerdict as failure:
+            self.usage.count_failure(failure.reason)
+            logger.info("window %s: no verdict on group %s: %s", group.window_id, group.group_id, failure.detail)
+            return JudgeFailure(group, failure.reason, failure.detail, cost_usd=bill.usd)
+        self.usage.count_group(cached=not missing)
+        return JudgedGroup(
+            group=group,
+            verdicts=_verdicts(view, [known[number] for number in range(self.orders)]),
+            identity=self.identity,
+            verdict_key=key,
+            cost_usd=bill.usd,
+            cached=not missing,
+        )
+
+    async def close(self) -> None:
+        await self.endpoint.close()
+
+    async def _ask_missing(
+        self, view: GroupView, key: str, missing: Sequence[int], bill: _Bill
+    ) -> dict[int, Judgement]:
+        try:
+            fitted = fit(view, self.rubric, self.context_tokens)
+        except OverContext:
+            detail = f"the decisions alone need more than --judge-context {self.context_tokens} tokens"
+            raise _NoVerdict(Reason.OVER_CONTEXT, detail) from None
+        if fitted.shortened:
+            self.usage.count_cut(fitted.shortened, fitted.characters_cut)
+        listings = orders(len(view.trajectories), self.orders, key)
+        # All orders are heard to the end, also when one of them fails: their calls are paid for.
+        heard = await asyncio.gather(
+            *(
+                self._settle(Question(key, number, view.group, self.identity), fitted, listings[number], bill)
+                for number in missing
+            ),
+            return_exceptions=True,
+        )
+        failed = [result for result in heard if isinstance(result, BaseException)]
+        for failure in sorted(failed, key=lambda failure: isinstance(failure, _NoVerdict)):
+            raise failure
+        return {number: result for number, result in zip(missing, heard, strict=True) if isinstance(result, Judgement)}
+
+    async def _settle(self, question: Question, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
+        """Ask, unless another process is asking: then wait for its verdict, or for its claim to run out."""
+        while True:
+            async with self.limiter.slot():
+                if self._stopped_by is not None:
+                    raise self._stopped_by
+                if await self.store.claim(question):
+                    try:
+                        known = (await self.store.load(question.verdict_key)).get(question.order_number)
+                        return known or await self._ask(question, fitted, listing, bill)
+                    finally:
+                        await self.store.release(question)
+            await asyncio.sleep(_POLL_SECONDS)
+            known = (await self.store.load(question.verdict_key)).get(question.order_number)
+            if known is not None:
+                return known
+
+    async def _ask(self, question: Question, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
+        fault: str | None = None
+        for _ in range(_ASKED):
+            asked = prompt(fitted, listing, secrets.token_bytes(16), fault)
+            answer = await self._answer(question, asked, fitted, bill)
+            cost = self._cost(answer.prompt_tokens, answer.completion_tokens)
+            call = Call(
+                CallResult.OK,
+                asked.prompt_hash,
+                answer.latency_ms,
+                prompt_tokens=answer.prompt_tokens,
+                completion_tokens=answer.completion_tokens,
+                tokens_estimated=answer.tokens_estimated,
+                cost_usd=cost,
+            )
+            try:
+                if answer.fault is not None:
+                    raise BadReply(answer.fault)
+                scores = parse(answer.text, asked.ids)
+            except BadReply as bad:
+                fault = str(bad)
+                await self.store.record_call(question, call.ended(CallResult.BAD_REPLY, fault))
+                continue
+            judged = tuple(
+                JudgedTrajectory(view.digest, view.trajectory.trajectory_id, score.score, score.explanation)
+                for view, score in zip(fitted.view.trajectories, scores, strict=True)
+            )
+            judgement = Judgement(
+                scores=judged,
+                prompt_hash=asked.prompt_hash,
+                prompt_tokens=answer.prompt_tokens,
+                completion_tokens=answer.completion_tokens,
+                cost_usd=cost,
+                characters_cut=fitted.characters_cut,
+            )
+            await self.store.store(question, judgement, call)
+            return judgement
+        raise _NoVerdict(Reason.JUDGE_BAD_REPLY, f"the judge's reply could not be used: {fault}")
+
+    async def _answer(self, question: Question, asked: Prompt, fitted: FittedGroup, bill: _Bill) -> Answer:
+        """The endpoint's answer, after as many tries as the rule allows. Every failed call is recorded here."""
+        failures = 0
+        while True:
+            started = time.monotonic()
+            try:
+                async with self.budget.set_aside(self._cost(fitted.prompt_tokens, self.reply_tokens)):
+                    answer = await self.endpoint.send(asked)
+                    self._book(answer.prompt_tokens, answer.completion_tokens, bill)
+                self.limiter.answered()
+                return answer
+            except OverBudget:
+                detail = f"one more call could exceed --max-cost {self.budget.ceiling:g} dollars"
+                raise _NoVerdict(Reason.OVER_BUDGET, detail) from None
+            except CallFailed as failure:
+                await self._record_failure(question, asked, fitted, failure, bill)
+                if failure.result is CallResult.BUSY:
+                    self.limiter.busy(started)
+                if failure.fatal is not None:
+                    self._stopped_by = failure.fatal
+                    raise failure.fatal from failure
+                if failure.reason is not None:
+                    raise _NoVerdict(failure.reason, failure.fault) from failure
+                if failure.again:
+                    continue
+                failures += 1
+                if failures >= self.retry.attempts:
+                    detail = f"no answer after {failures} tries: {failure.fault}"
+                    raise _NoVerdict(Reason.JUDGE_UNAVAILABLE, detail) from failure
+                await asyncio.sleep(self.retry.delay(failures, failure.retry_after, self._chance))
+
+    async def _record_failure(
+        self, question: Question, asked: Prompt, fitted: FittedGroup, failure: CallFailed, bill: _Bill
+    ) -> None:
+        """A call that timed out may have been worked on, and be billed: its prompt counts at our estimate."""
+        call = Call(failure.result, asked.prompt_hash, failure.latency_ms, fault=failure.fault)
+        if failure.result is CallResult.TIMEOUT:
+            call = call.estimated(fitted.prompt_tokens, self._cost(fitted.prompt_tokens, 0))
+        self._book(call.prompt_tokens, 0, bill)
+        await self.store.record_call(question, call)
+
+    def _book(self, prompt_tokens: int, completion_tokens: int, bill: _Bill) -> None:
+        usd = self._cost(prompt_tokens, completion_tokens)
+        bill.usd += usd
+        self.budget.pay(usd)
+        self.usage.count_call(prompt_tokens, completion_tokens, usd)
+
+    def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return 0.0 if self.price is None else self.price.cost(prompt_tokens, completion_tokens)
+
+
+def _verdicts(view: GroupView, judgements: Sequence[Judgement]) -> tuple[Verdict, ...]:
+    """Average over the orders, by content: stored scores may be of the same content under other trajectory ids."""
+    columns = [
+        sorted(judgement.scores, key=lambda scored: (scored.content, scored.trajectory_id)) for judgement in judgements
+    ]
+    found: dict[str, Verdict] = {}
+    for place, shown in enumerate(view.trajectories):
+        heard = [column[place] for column in columns]
+        scores = [scored.score for scored in heard]
+        explanations = dict.fromkeys(scored.explanation for scored in heard if scored.explanation)
+        found[shown.trajectory.trajectory_id] = Verdict(
+            trajectory_id=shown.trajectory.trajectory_id,
+            score=fmean(scores),
+            uncertainty=(max(scores) - min(scores)) / 2,
+            explanation="\n".join(explanations),
+        )
+    return tuple(found[trajectory.trajectory_id] for trajectory in view.group.trajectories)

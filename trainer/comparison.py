@@ -41,7 +41,6 @@ class ScoredReply:
     """None where nobody can tell whether the reply is an action."""
     is_error: bool = False
     is_blocked: bool = False
-    kl: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,9 @@ class Compared:
 Measure = Callable[[ScoredReply], float | None]
 
 
-def figures_of(role: Role, name: str, compared: Sequence[Compared], *, seed: int) -> PolicyFigures:
+def figures_of(
+    role: Role, name: str, compared: Sequence[Compared], *, seed: int, kl_from_base: float | None = None
+) -> PolicyFigures:
     def over(measure: Measure, bounds: Bounds = ANY) -> Interval | None:
         return _interval(compared, lambda at: _mean_of(at, role, measure), bounds, seed)
 
@@ -68,7 +69,7 @@ def figures_of(role: Role, name: str, compared: Sequence[Compared], *, seed: int
         error_rate=_known(over(lambda reply: float(reply.is_error), SHARE)),
         blocked_rate=_known(over(lambda reply: float(reply.is_blocked), SHARE)),
         reply_length=_known(over(lambda reply: float(len(reply.text)), (0.0, math.inf))),
-        kl_from_base=_mean(reply.kl for at in compared for reply in at.replies[role]),
+        kl_from_base=kl_from_base,
     )
 
 

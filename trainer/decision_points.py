@@ -111,6 +111,10 @@ def _of_trajectory(
             yield DecisionPoint(trajectory, step_index, wanted[-1], outcomes)
 
 
+_NOT_CARRIED_OUT = Action(action_type="REPLY", success=True)
+"""A reply that nobody could carry out any more is not a failed action; the judge reads what it says."""
+
+
 def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, alias: str) -> AgentTrajectory:
     """The one-step trajectory of somebody called ``alias`` who gave ``reply`` at ``point``.
 
@@ -137,7 +141,7 @@ def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, a
         point.step,
         state=msgspec.structs.replace(point.step.state, lifetime_pnl=before),
         llm_calls=[*point.step.llm_calls[: point.call_index], call],
-        action=replayed.action if replayed is not None else None,
+        action=replayed.action if replayed is not None else _NOT_CARRIED_OUT,
         reward=None,
         reasoning=None,
     )

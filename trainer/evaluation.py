@@ -42,7 +42,7 @@ class PolicyFigures:
     reply_length: Interval
     """Characters."""
     kl_from_base: float | None = None
-    """Mean over sampled tokens of log p(policy) - log p(base), where both can be had."""
+    """Mean per token, as the backend measured it in training; None where it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ class Evaluation:
     """Candidate against incumbent (and others) on held-out windows: all the evidence the gate has."""
 
     evaluation_id: str
-    run_id: str
+    run_id: str | None
+    """None for a comparison that was asked for by hand."""
     model: str
     candidate: Checkpoint
     incumbent: Checkpoint | None

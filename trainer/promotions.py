@@ -87,15 +87,16 @@ class Listed:
 
 async def serving(database: Database, model: str) -> Promotion | None:
     """What the agents use now; None before the first promotion."""
-    return await _one(database, model, PromotionState.SERVING)
+    return await in_state(database.pool, model, PromotionState.SERVING)
 
 
 async def running_canary(database: Database, model: str) -> Promotion | None:
-    return await _one(database, model, PromotionState.CANARY)
+    return await in_state(database.pool, model, PromotionState.CANARY)
 
 
-async def _one(database: Database, model: str, state: PromotionState) -> Promotion | None:
-    row = await database.pool.fetchrow(
+async def in_state(source: Any, model: str, state: PromotionState) -> Promotion | None:
+    """The one promotion in ``state`` (serving or canary). ``source``: a pool, or a connection in a transaction."""
+    row = await source.fetchrow(
         "SELECT * FROM hindsight.promotions WHERE model = $1 AND state = $2", model, state.value
     )
     return None if row is None else promotion_of(row)
@@ -149,19 +150,24 @@ def parse_checkpoint_name(name: str, default_model: str) -> tuple[str, int]:
 
 async def find_checkpoint(database: Database, model: str, step: int) -> Checkpoint:
     """A checkpoint of the ledger; step 0 is the base model it all started from. ConfigurationError if there is none."""
-    row = await database.pool.fetchrow(
+    return await checkpoint_at(database.pool, model, step)
+
+
+async def checkpoint_at(source: Any, model: str, step: int) -> Checkpoint:
+    """``find_checkpoint`` on a pool, or on a connection that is in a transaction."""
+    row = await source.fetchrow(
         "SELECT model, step, base_model, backend, location FROM hindsight.checkpoints WHERE model = $1 AND step = $2",
         *(model, step),
     )
     if row is not None:
         return checkpoint_of(row)
     if step == 0:
-        first = await database.pool.fetchrow(
+        first = await source.fetchrow(
             "SELECT base_model, backend FROM hindsight.runs WHERE model = $1 ORDER BY started_at LIMIT 1", model
         )
         if first is not None:
             return Checkpoint(model, 0, first["base_model"], first["backend"], location=first["base_model"])
-    known = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
+    known = await source.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
     there_is = "it has no checkpoint yet; train it first" if known is None else f"the newest is step {known}"
     raise ConfigurationError(f"Model {model!r} has no checkpoint of step {step}: {there_is}.")
 

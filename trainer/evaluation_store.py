@@ -1,0 +1,77 @@
+"""Evaluations in the ledger: written once, ruled on once, read by the report; and the proof that nothing leaked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from data_bridge.database import Database
+from data_bridge.window_ids import is_held_out
+from trainer.evaluation import Evaluation, from_json, to_json
+from trainer.gate import GateDecision
+
+
+async def save(database: Database, evaluation: Evaluation) -> None:
+    gain = evaluation.score_difference
+    await database.pool.execute(
+        "INSERT INTO hindsight.evaluations (evaluation_id, run_id, model, candidate_step, incumbent_step, judge,"
+        " windows, gain, gain_low, gain_high, report, created_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12)",
+        evaluation.evaluation_id,
+        evaluation.run_id,
+        evaluation.model,
+        evaluation.candidate.step,
+        evaluation.incumbent.step if evaluation.incumbent is not None else 0,
+        evaluation.judge.judge,
+        gain.windows,
+        gain.mean,
+        gain.low,
+        gain.high,
+        _storable(to_json(evaluation)),
+        evaluation.created_at,
+    )
+
+
+async def keep_ruling(database: Database, evaluation: Evaluation, decision: GateDecision) -> None:
+    await database.pool.execute(
+        "UPDATE hindsight.evaluations SET ruling = $2, reasons = $3 WHERE evaluation_id = $1",
+        *(evaluation.evaluation_id, decision.ruling.value, list(decision.reasons)),
+    )
+
+
+async def latest_evaluation(database: Database, model: str, step: int) -> Evaluation | None:
+    """The newest evaluation of a checkpoint."""
+    text = await database.pool.fetchval(
+        "SELECT report::text FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2"
+        " ORDER BY created_at DESC LIMIT 1",
+        *(model, step),
+    )
+    return None if text is None else from_json(text)
+
+
+async def evaluations_of_run(database: Database, run_id: str) -> list[Evaluation]:
+    """All evaluations of a run, in order."""
+    rows = await database.pool.fetch(
+        "SELECT report::text FROM hindsight.evaluations WHERE run_id = $1 ORDER BY created_at", run_id
+    )
+    return [from_json(row["report"]) for row in rows]
+
+
+async def trained_among(database: Database, model: str, window_ids: Sequence[str]) -> set[str]:
+    """Which of these windows a batch of ``model`` holds."""
+    rows = await database.pool.fetch(
+        "SELECT DISTINCT window_id FROM hindsight.batch_trajectories"
+        " WHERE model = $1 AND window_id = ANY($2) AND NOT released",
+        *(model, list(window_ids)),
+    )
+    return {row["window_id"] for row in rows}
+
+
+async def leaked_windows(database: Database, held_out_share: float) -> set[str]:
+    """Held-out windows that any batch holds, whatever its state: empty, or promise five is broken."""
+    rows = await database.pool.fetch("SELECT DISTINCT window_id FROM hindsight.batch_trajectories")
+    return {row["window_id"] for row in rows if is_held_out(row["window_id"], held_out_share)}
+
+
+def _storable(text: str) -> str:
+    """jsonb takes no NUL, which a model can say."""
+    return text.replace("\\u0000", "\\ufffd")

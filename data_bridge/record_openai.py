@@ -1,0 +1,218 @@
+"""Records the chat completions of an OpenAI client, whatever agent framework calls it.
+
+    client = record_openai(AsyncOpenAI(base_url=…))
+    async with trajectory.step(state):
+        await client.chat.completions.create(model=…, messages=…)   # logged to that step
+
+Token ids and log-probabilities are kept where the endpoint gives them: vLLM's ``token_ids``, its
+``token_id:123`` spelling in the log-probabilities, and OpenAI's plain log-probabilities (without ids).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from data_bridge.models import ChatMessage, LLMCall
+from data_bridge.recording import StepRecording, current_step
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+logger = logging.getLogger(__name__)
+
+_TOKEN_ID = "token_id:"
+
+
+def record_openai(
+    client: AsyncOpenAI,
+    step: StepRecording | None = None,
+    *,
+    purpose: str = "action",
+    ask_for_tokens: bool = False,
+    logprobs_temperature: float = 1.0,
+) -> AsyncOpenAI:
+    """A copy of ``client`` whose chat completions are logged to ``step``, or to the step whose block is running.
+
+    ``ask_for_tokens`` adds what makes vLLM and its kin return token ids and log-probabilities. Their temperature
+    is 1 unless the endpoint is set up to scale them. The given client stays as it is.
+    """
+    recorded = client.with_options()
+    completions = recorded.chat.completions
+    create = completions.create
+
+    async def create_and_log(**request: Any) -> Any:
+        target = step or current_step.get()
+        if target is None:
+            logger.warning("a chat completion outside any step is not recorded")
+            return await create(**request)
+        if ask_for_tokens:
+            extra = {"return_token_ids": True, **(request.get("extra_body") or {})}
+            request = {"logprobs": True, **request, "extra_body": extra}
+        call = _Call(target, request, purpose, logprobs_temperature, time.monotonic())
+        answer = await create(**request)
+        if request.get("stream"):
+            return _RecordedStream(answer, call)
+        call.log_completion(answer)
+        return answer
+
+    completions.create = create_and_log  # type: ignore[method-assign]
+    return recorded
+
+
+@dataclass(slots=True)
+class _Call:
+    """One request under way, and what has come back of it."""
+
+    step: StepRecording
+    request: Mapping[str, Any]
+    purpose: str
+    logprobs_temperature: float
+    started: float
+    text: str = ""
+    reasoning: str = ""
+    model: str = ""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+    def log_completion(self, completion: Any) -> None:
+        """A whole answer. Only the first choice is what the agent went on with."""
+        self.add(completion)
+        if completion.choices:
+            message = completion.choices[0].message
+            self.text = message.content or ""
+            self.reasoning = getattr(message, "reasoning_content", None) or ""
+            self.tool_calls = [call.model_dump(exclude_none=True) for call in message.tool_calls or ()]
+        self.log()
+
+    def log_chunk(self, chunk: Any) -> None:
+        self.add(chunk)
+        if chunk.choices and chunk.choices[0].index == 0:
+            delta = chunk.choices[0].delta
+            self.text += delta.content or ""
+            self.reasoning += getattr(delta, "reasoning_content", None) or ""
+            for part in delta.tool_calls or ():
+                _merge_tool_call(self.tool_calls, part.model_dump(exclude_none=True))
+
+    def add(self, answer: Any) -> None:
+        """What answers and chunks have in common: model, usage, tokens."""
+        self.model = answer.model or self.model
+        if answer.usage is not None:
+            self.prompt_tokens = answer.usage.prompt_tokens
+            self.completion_tokens = answer.usage.completion_tokens
+        if not answer.choices or answer.choices[0].index != 0:
+            return
+        choice = answer.choices[0]
+        content = (choice.logprobs.content if choice.logprobs is not None else None) or []
+        self.logprobs += [token.logprob for token in content]
+        ids = getattr(choice, "token_ids", None) or [
+            int(token.token.removeprefix(_TOKEN_ID)) for token in content if token.token.startswith(_TOKEN_ID)
+        ]
+        self.token_ids += ids
+
+    def log(self) -> None:
+        has_ids, has_both = bool(self.token_ids), len(self.token_ids) == len(self.logprobs)
+        if has_ids and self.logprobs and not has_both:
+            logger.warning("the endpoint gave %d token ids, %d logprobs", len(self.token_ids), len(self.logprobs))
+        messages = [_message(message) for message in self.request.get("messages", ())]
+        self.step.log_llm_call(
+            LLMCall(
+                model=self.model or str(self.request.get("model", "")),
+                system_prompt=_text_of(messages, "system"),
+                user_prompt=_text_of(messages, "user"),
+                messages=None if _is_plain(messages) else messages,
+                response=self.text,
+                reasoning=self.reasoning or None,
+                purpose=self.purpose,
+                temperature=_number(self.request.get("temperature"), 1.0),
+                max_tokens=_number(self.request.get("max_completion_tokens") or self.request.get("max_tokens"), 0),
+                top_p=_number(self.request.get("top_p"), None),
+                latency_ms=round(1000 * (time.monotonic() - self.started), 1),
+                prompt_tokens=self.prompt_tokens,
+                completion_tokens=self.completion_tokens,
+                tool_calls=self.tool_calls or None,
+                completion_token_ids=self.token_ids if has_ids else None,
+                completion_logprobs=self.logprobs if has_ids and has_both else None,
+                logprobs_temperature=self.logprobs_temperature if has_ids and has_both else None,
+            )
+        )
+
+
+class _RecordedStream:
+    """The endpoint's stream, read through: logged when it ends or is left. Otherwise it behaves as the original."""
+
+    def __init__(self, stream: Any, call: _Call) -> None:
+        self._stream = stream
+        self._call = call
+        self._chunks = self._read()
+
+    async def _read(self) -> AsyncIterator[Any]:
+        try:
+            async for chunk in self._stream:
+                self._call.log_chunk(chunk)
+                yield chunk
+        finally:
+            self._call.log()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._chunks
+
+    async def __anext__(self) -> Any:
+        return await self._chunks.__anext__()
+
+    async def __aenter__(self) -> _RecordedStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await cast(Any, self._chunks).aclose()
+        await self._stream.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _message(message: Any) -> ChatMessage:
+    parts = message if isinstance(message, Mapping) else message.model_dump(exclude_none=True)
+    return ChatMessage(
+        role=parts["role"],
+        content=parts.get("content"),
+        name=parts.get("name"),
+        tool_calls=list(parts["tool_calls"]) if parts.get("tool_calls") else None,
+        tool_call_id=parts.get("tool_call_id"),
+    )
+
+
+def _is_plain(messages: Sequence[ChatMessage]) -> bool:
+    """Whether system and user prompt say it all, as the game's recorder assumes."""
+    return [message.role for message in messages] in (["user"], ["system", "user"]) and all(
+        isinstance(message.content, str) and message.name is None for message in messages
+    )
+
+
+def _text_of(messages: Sequence[ChatMessage], role: str) -> str:
+    texts = [message.content for message in messages if message.role == role and isinstance(message.content, str)]
+    return texts[-1] if texts else ""
+
+
+def _number(value: Any, default: float | None) -> float | None:
+    return value if isinstance(value, int | float) else default  # openai's NOT_GIVEN and omit are neither
+
+
+def _merge_tool_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
+    """A tool call arrives in parts, told apart by their index; the arguments are pieces of one text."""
+    index = part.pop("index", len(calls))
+    while len(calls) <= index:
+        calls.append({"type": "function", "function": {"name": "", "arguments": ""}})
+    function = part.pop("function", {})
+    calls[index] |= part
+    for key, text in function.items():
+        calls[index]["function"][key] = calls[index]["function"].get(key, "") + text

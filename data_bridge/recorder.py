@@ -1,0 +1,225 @@
+"""The Python twin of the game's recorder: agents write what the reader reads, and never wait on the database.
+
+``end_trajectory`` returns when the row is on disk, in the spool. A task of the recorder's takes rows from the
+spool and inserts them in batches, in order; while Postgres is away they wait there, also across a restart of the
+agents. The unique ``trajectoryId`` makes a repeated insert harmless, so every row arrives exactly once.
+
+    async with Recorder(database, spool) as recorder:
+        async with recorder.start_trajectory("agent-7") as trajectory:
+            async with trajectory.step({"agentBalance": 1000, "agentPnL": 0, "openPositions": 0}) as step:
+                step.log_llm_call(LLMCall(model="…", system_prompt="…", user_prompt="…", response="BUY"))
+                step.complete_step(Action(action_type="BUY", parameters={"ticker": "ACME"}, success=True))
+            await trajectory.end_trajectory(final_balance=990, final_pnl=4)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+import asyncpg
+import msgspec
+
+from data_bridge.database import Database, open_database
+from data_bridge.database_faults import explain, is_transient
+from data_bridge.errors import DatabaseError
+from data_bridge.recording import TrajectoryRecording
+from data_bridge.spool import Spool
+from data_bridge.trajectory_rows import TrajectoryRow, insert_trajectories, owns_game_tables
+
+logger = logging.getLogger(__name__)
+
+_BATCH_ROWS = 250
+_BATCH_BYTES = 8 * 2**20
+_LOOK_FOR_ORPHANS = 5.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(TrajectoryRow).decode
+
+
+class Recorder:
+    """Records the trajectories of any number of agents of one process, as an async context manager.
+
+    ``database`` is an open one, or a URL that is opened when it can be: agents may start before Postgres does.
+    Processes may share ``spool_dir``; whoever lives delivers what a dead one left. Rows that Postgres refuses for
+    what they contain are kept in ``rejected.jsonl`` there, with the reason.
+    """
+
+    def __init__(
+        self,
+        database: Database | str,
+        spool_dir: Path,
+        *,
+        log_calls: bool = True,
+        patience: timedelta = timedelta(seconds=30),
+    ) -> None:
+        """``log_calls`` also writes each model call to ``llm_call_logs``, as the game does.
+
+        ``patience`` is how long leaving the block waits for the database; after that the rows stay in the spool.
+        """
+        self._source = database
+        self._spool = Spool(spool_dir)
+        self._log_calls = log_calls
+        self._patience = patience
+        self._connections = AsyncExitStack()
+        self._database: Database | None = None
+        self._add_agents: bool | None = None
+        self._delivering: asyncio.Task[None] | None = None
+        self._progress = asyncio.Condition()
+        self._fault: Exception | None = None
+        self.delivered = 0
+        """Trajectories that this recorder has written to the database."""
+        self.rejected = 0
+        """Trajectories that Postgres refused; each is in ``rejected.jsonl``."""
+
+    def start_trajectory(
+        self,
+        agent_id: str,
+        *,
+        started_at: datetime | None = None,
+        window_id: str | None = None,
+        window_hours: int = 1,
+        scenario_id: str | None = None,
+        agent_name: str | None = None,
+        is_training_data: bool = True,
+        is_evaluation: bool = False,
+    ) -> TrajectoryRecording:
+        """Begin recording; the window is the hour of the start unless given. ``scenario_id`` defaults to it."""
+        return TrajectoryRecording(
+            self._store,
+            agent_id,
+            started_at=started_at or datetime.now(UTC),
+            window_id=window_id,
+            window_hours=window_hours,
+            scenario_id=scenario_id,
+            agent_name=agent_name,
+            is_training_data=is_training_data,
+            is_evaluation=is_evaluation,
+        )
+
+    async def flush(self, timeout: timedelta | None = None) -> None:
+        """Return when everything that has ended by now is in the database; DatabaseError if that takes too long."""
+        before, target = self._spool.finished, self._spool.appended
+
+        def is_done() -> bool:
+            return self._spool.is_empty or before < target <= self._spool.finished
+
+        try:
+            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                async with self._progress:
+                    await self._progress.wait_for(lambda: is_done() or self._has_stopped())
+        except TimeoutError:
+            why = f": {self._fault}" if self._fault is not None else "."
+            raise DatabaseError(f"Recorded trajectories still wait in {self._spool.folder}{why}") from self._fault
+        if not is_done() and self._delivering is not None:
+            await self._delivering  # it has stopped before its time: raises why
+
+    async def __aenter__(self) -> Self:
+        self._spool.adopt()
+        self._delivering = asyncio.create_task(self._deliver_for_ever(), name="recorder-delivery")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.flush(self._patience)
+        except DatabaseError as error:
+            logger.warning("%s They are delivered by the next recorder on this spool.", error)
+        finally:
+            if self._delivering is not None:
+                self._delivering.cancel()
+                await asyncio.wait([self._delivering])
+            await self._spool.close()
+            await self._connections.aclose()
+
+    async def _store(self, row: TrajectoryRow) -> None:
+        await self._spool.append(_encode(row))
+
+    def _has_stopped(self) -> bool:
+        return self._delivering is None or self._delivering.done()
+
+    async def _deliver_for_ever(self) -> None:
+        try:
+            while True:
+                self._spool.arrived.clear()
+                taken = self._spool.take(_BATCH_ROWS, _BATCH_BYTES)
+                if taken is not None:
+                    await self._deliver([_decode(record) for record in taken.records])
+                    self._spool.done(taken)
+                await self._tell_progress()
+                if taken is None:
+                    await self._wait_for_more()
+        finally:
+            await self._tell_progress()
+
+    async def _wait_for_more(self) -> None:
+        try:
+            await asyncio.wait_for(self._spool.arrived.wait(), _LOOK_FOR_ORPHANS)
+        except TimeoutError:
+            self._spool.adopt()
+
+    async def _tell_progress(self) -> None:
+        async with self._progress:
+            self._progress.notify_all()
+
+    async def _deliver(self, rows: Sequence[TrajectoryRow]) -> None:
+        """Returns when each of ``rows`` is in the database or rejected, however long that takes."""
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                await self._insert(rows)
+            except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+                if len(rows) == 1:
+                    self._reject(rows[0], str(error))
+                    return
+                for row in rows:
+                    await self._deliver([row])
+                return
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self._note_fault(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                if self._fault is not None:
+                    logger.info("the database is back; recorded trajectories are delivered")
+                self._fault = None
+                return
+
+    async def _insert(self, rows: Sequence[TrajectoryRow]) -> None:
+        pool = (await self._open()).pool
+        async with pool.acquire() as connection:
+            if self._add_agents is None:
+                self._add_agents = await owns_game_tables(connection)
+            foreign = await insert_trajectories(
+                connection, rows, add_agents=self._add_agents, with_calls=self._log_calls
+            )
+        for row in foreign:
+            self._reject(row, "another trajectory has this trajectoryId")
+        self.delivered += len(rows) - len(foreign)
+
+    async def _open(self) -> Database:
+        if isinstance(self._source, Database):
+            return self._source
+        if self._database is None:
+            opening = open_database(self._source, self._spool.folder, max_size=2)
+            self._database = await self._connections.enter_async_context(opening)
+        return self._database
+
+    def _note_fault(self, error: Exception) -> None:
+        label = self._source.label if isinstance(self._source, Database) else "of the recorder"
+        fault = explain(error, label)
+        if self._fault is None:
+            level = logging.WARNING if is_transient(error) else logging.ERROR
+            logger.log(level, "%s Trajectories wait in %s until it works again.", fault, self._spool.folder)
+        self._fault = fault
+
+    def _reject(self, row: TrajectoryRow, reason: str) -> None:
+        self.rejected += 1
+        logger.error("trajectory %s was refused: %s", row.trajectory_id, " ".join(reason.split()))
+        with (self._spool.folder / "rejected.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode({"reason": reason, "row": row}) + b"\n")

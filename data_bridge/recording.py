@@ -1,0 +1,225 @@
+"""One trajectory while it happens: steps, model calls and actions, and at its end the row that is stored.
+
+The JSON has exactly the keys that the game's recorder writes, plus token ids and log-probabilities where the
+caller has them. The window id is that of the start: the hour in which the agent saw what it decided on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar, Token
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import msgspec
+
+from data_bridge.models import Action, EnvironmentState, LLMCall
+from data_bridge.snowflake import snowflake_id
+from data_bridge.trajectory_rows import TrajectoryRow
+from data_bridge.window_ids import window_of
+
+current_step: ContextVar[StepRecording | None] = ContextVar("current_step", default=None)
+"""The step whose ``async with`` block is running: where a recorded model client logs its calls."""
+
+Store = Callable[[TrajectoryRow], Awaitable[None]]
+
+
+class StepRecording:
+    """One decision. As an async context manager it is what recorded clients log to; unfinished, it ends as pending."""
+
+    def __init__(self, trajectory: TrajectoryRecording, state: dict[str, Any], at: datetime) -> None:
+        self._trajectory = trajectory
+        self._json: dict[str, Any] = {
+            "stepNumber": 0,
+            "timestamp": _milliseconds(at),
+            "environmentState": state,
+            "providerAccesses": [],
+            "llmCalls": [],
+        }
+        self._token: Token[StepRecording | None] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return "action" in self._json
+
+    def log_provider_access(self, provider_name: str, data: Mapping[str, Any], purpose: str) -> None:
+        """What the agent looked up before it decided."""
+        self._json["providerAccesses"].append({"providerName": provider_name, "data": dict(data), "purpose": purpose})
+
+    def log_llm_call(self, call: LLMCall) -> None:
+        """One call of the agent's model, with token ids and log-probabilities if they are known."""
+        ids, logprobs = call.completion_token_ids, call.completion_logprobs
+        if ids is not None and logprobs is not None and len(ids) != len(logprobs):
+            raise ValueError(f"{len(ids)} completion token ids but {len(logprobs)} log-probabilities: one of each.")
+        self._json["llmCalls"].append(_call_json(call))
+
+    def complete_step(self, action: Action, reward: float = 0.0) -> None:
+        """The action that came of it. A step is recorded only once it has one."""
+        if self.is_complete:
+            raise RuntimeError(f"A step of trajectory {self._trajectory.trajectory_id} was completed twice.")
+        steps = self._trajectory._steps
+        self._json |= {"stepNumber": len(steps), "action": _action_json(action), "reward": reward}
+        steps.append(self._json)
+
+    async def __aenter__(self) -> Self:
+        self._token = current_step.set(self)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if self._token is not None:
+            current_step.reset(self._token)
+        if not self.is_complete:
+            said = f"{kind.__name__}: {error}" if kind is not None else "the step was left without an action"
+            self.complete_step(Action(action_type="pending", success=False, error=said))
+
+
+class TrajectoryRecording:
+    """One agent's way through a window. As an async context manager it ends by itself, also after an exception."""
+
+    def __init__(
+        self,
+        store: Store,
+        agent_id: str,
+        *,
+        started_at: datetime,
+        window_id: str | None,
+        window_hours: int,
+        scenario_id: str | None,
+        agent_name: str | None,
+        is_training_data: bool,
+        is_evaluation: bool,
+    ) -> None:
+        self.trajectory_id = snowflake_id()
+        self.agent_id = agent_id
+        self.window_id = window_id or window_of(started_at)
+        self._store = store
+        self._started_at = started_at
+        self._window_hours = window_hours
+        self._scenario_id = scenario_id
+        self._agent_name = agent_name
+        self._is_training_data = is_training_data
+        self._is_evaluation = is_evaluation
+        self._steps: list[dict[str, Any]] = []
+        self._ended = False
+
+    def step(self, state: EnvironmentState | Mapping[str, Any], *, at: datetime | None = None) -> StepRecording:
+        """Begin a step in this state of the agent's books (``agentBalance``, ``agentPnL``, … as keys)."""
+        books = msgspec.to_builtins(state) if isinstance(state, EnvironmentState) else dict(state)
+        return StepRecording(self, books, at or datetime.now(UTC))
+
+    async def end_trajectory(
+        self,
+        *,
+        final_balance: float | None = None,
+        final_pnl: float | None = None,
+        game_knowledge: Mapping[str, Any] | None = None,
+        at: datetime | None = None,
+    ) -> str:
+        """Finish and store; returns the trajectory id. Once it has returned, not even ``kill -9`` loses the row.
+
+        Balance and P&L are the agent's lifetime figures after the last step. ``game_knowledge`` is for the judge only.
+        """
+        if self._ended:
+            raise RuntimeError(f"Trajectory {self.trajectory_id} has ended already.")
+        self._ended = True
+        await self._store(self._row(final_balance, final_pnl, game_knowledge or {}, at or datetime.now(UTC)))
+        return self.trajectory_id
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._ended:
+            await self.end_trajectory()
+
+    def _row(
+        self, balance: float | None, pnl: float | None, game_knowledge: Mapping[str, Any], at: datetime
+    ) -> TrajectoryRow:
+        kinds = [step["action"]["actionType"].upper() for step in self._steps]
+        errors = sum(not step["action"]["success"] for step in self._steps)
+        reward = float(sum(step["reward"] for step in self._steps))
+        status = "completed_with_errors" if errors else "completed"
+        trades = sum("BUY" in kind or "SELL" in kind for kind in kinds)
+        posts = sum("POST" in kind for kind in kinds)
+        metrics = {
+            "episodeLength": len(self._steps),
+            "finalStatus": status,
+            "finalBalance": balance,
+            "finalPnL": pnl,
+            "tradesExecuted": trades,
+            "postsCreated": posts,
+            "errorCount": errors,
+        }
+        scenario = self._scenario_id or self.window_id
+        return TrajectoryRow(
+            id=snowflake_id(),
+            trajectory_id=self.trajectory_id,
+            agent_id=self.agent_id,
+            start_time=self._started_at,
+            end_time=at,
+            duration_ms=_milliseconds(at) - _milliseconds(self._started_at),
+            window_id=self.window_id,
+            window_hours=self._window_hours,
+            episode_id=f"{scenario}-{_milliseconds(at)}"[:100],
+            scenario_id=scenario,
+            steps_json=to_json(self._steps),
+            reward_components_json=to_json({"environmentReward": reward}),
+            metrics_json=to_json(_without_none(metrics)),
+            metadata_json=to_json({"isTrainingData": self._is_training_data, "gameKnowledge": game_knowledge}),
+            total_reward=reward,
+            episode_length=len(self._steps),
+            final_status=status,
+            final_balance=balance,
+            final_pnl=pnl,
+            trades_executed=trades,
+            posts_created=posts,
+            is_training_data=self._is_training_data,
+            is_evaluation=self._is_evaluation,
+            recorded_at=datetime.now(UTC),
+            agent_name=self._agent_name,
+        )
+
+
+def to_json(value: Any) -> str:
+    """JSON as JavaScript writes it: NaN and infinities are null, and half of a surrogate pair is an escape."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=msgspec.to_builtins)
+
+
+def _call_json(call: LLMCall) -> dict[str, Any]:
+    """The keys that every reader of the game expects are always there; the others only when known."""
+    system, user = call.system_prompt, call.user_prompt
+    if call.messages and not (system or user):
+        system = _last_text(call, "system")
+        user = _last_text(call, "user")
+    always = {
+        "model": call.model,
+        "systemPrompt": system,
+        "userPrompt": user,
+        "response": call.response,
+        "temperature": 1 if call.temperature is None else call.temperature,
+        "maxTokens": call.max_tokens or 0,
+        "purpose": call.purpose,
+    }
+    return {**msgspec.to_builtins(call), **always}
+
+
+def _last_text(call: LLMCall, role: str) -> str:
+    texts = [m.content for m in call.messages or () if m.role == role and isinstance(m.content, str)]
+    return texts[-1] if texts else ""
+
+
+def _action_json(action: Action) -> dict[str, Any]:
+    always = {"actionType": action.action_type, "parameters": action.parameters, "success": action.success}
+    return {**always, **msgspec.to_builtins(action)}
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,226 @@
+"""A queue on disk: what was appended is there after ``kill -9`` or a power cut, and is taken out in order.
+
+A spool is a folder of segments. Each segment belongs to the one process that holds its file lock, which the
+kernel drops when the process dies; whoever finds a segment without an owner adopts it. Records are framed with
+length and checksum, so that a torn tail, whose ``append`` never returned, is recognised and left out.
+
+Appends share their fsync: while one is under way the next ones gather, so that a hundred writers cost little
+more than one. Nothing marks single records as done; a consumer that dies between taking and ``done`` meets them
+again, and must be idempotent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import struct
+import time
+import uuid
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_FRAME = struct.Struct("<II")  # length, CRC-32
+_SUFFIX = ".spool"
+_SEGMENT_BYTES = 16 * 2**20
+"""A segment past this size is closed, so that what was taken out gives its disk space back."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    path: Path
+    handle: int
+    size: int
+    """How far the file is known to be on disk."""
+    taken: int = 0
+    is_active: bool = False
+    is_adopted: bool = False
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Records in order, to be given back with ``done``."""
+
+    records: list[bytes]
+    segment: _Segment
+    end: int
+
+
+class Spool:
+    """The spool in ``folder``, with a segment of our own to append to. Belongs to one event loop."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._segments: deque[_Segment] = deque()
+        self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._committing: asyncio.Task[None] | None = None
+        self.arrived = asyncio.Event()
+        """Set whenever there may be something to take."""
+        self.appended = 0
+        """Records of ours that are on disk, ever; the first ``finished`` of them are done."""
+        self.finished = 0
+
+    async def append(self, record: bytes) -> None:
+        """Returns when ``record`` is on disk; OSError if it cannot be (the disk is full)."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.append((_FRAME.pack(len(record), zlib.crc32(record)) + record, future))
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit(), name="spool-commit")
+        await future
+
+    def take(self, most_records: int, most_bytes: int) -> Taken | None:
+        """The next records, or None if there are none for now. One taking at a time: call ``done`` before the next."""
+        while self._segments:
+            segment = self._segments[0]
+            records, end = _read(segment, most_records, most_bytes)
+            if records:
+                return Taken(records, segment, end)
+            if segment.is_active:
+                return None
+            self._segments.popleft()
+            _remove(segment)
+        return None
+
+    def done(self, taken: Taken) -> None:
+        """The records will not be taken again, by anybody, once their whole segment is done."""
+        taken.segment.taken = taken.end
+        if not taken.segment.is_adopted:
+            self.finished += len(taken.records)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._pending and all(segment.taken >= segment.size for segment in self._segments)
+
+    def adopt(self) -> int:
+        """Take over segments whose process has died, the oldest first; returns how many."""
+        own = {segment.path for segment in self._segments}
+        orphans = [path for path in sorted(self.folder.glob(f"*{_SUFFIX}")) if path not in own]
+        adopted = [segment for path in orphans if (segment := _claim(path)) is not None]
+        self._segments.extendleft(reversed(adopted))
+        if adopted:
+            logger.info("taking over %d spool segments in %s", len(adopted), self.folder)
+            self.arrived.set()
+        return len(adopted)
+
+    async def close(self) -> None:
+        """Let go; what is not done stays on disk for whoever comes next."""
+        while self._committing is not None:
+            await asyncio.wait([self._committing])
+        for segment in self._segments:
+            if segment.taken >= segment.size:
+                _remove(segment)
+            else:
+                os.close(segment.handle)
+        self._segments.clear()
+
+    async def _commit(self) -> None:
+        try:
+            while self._pending:
+                gathered, self._pending = self._pending, []
+                frames = b"".join(frame for frame, _ in gathered)
+                try:
+                    await asyncio.to_thread(_write, self._active(), frames)
+                except OSError as error:
+                    for _, future in gathered:
+                        if not future.done():
+                            future.set_exception(error)
+                else:
+                    self.appended += len(gathered)
+                    for _, future in gathered:
+                        if not future.done():
+                            future.set_result(None)
+                    self.arrived.set()
+        finally:
+            self._committing = None
+
+    def _active(self) -> _Segment:
+        if self._segments and self._segments[-1].is_active:
+            segment = self._segments[-1]
+            if segment.size < _SEGMENT_BYTES:
+                return segment
+            segment.is_active = False
+        self._segments.append(_create(self.folder))
+        return self._segments[-1]
+
+
+def _create(folder: Path) -> _Segment:
+    path = folder / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}{_SUFFIX}"
+    unnamed = path.with_suffix(".new")
+    handle = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    unnamed.rename(path)  # only now that it is locked can anybody find it
+    _sync_folder(folder)
+    return _Segment(path, handle, size=0, is_active=True)
+
+
+def _write(segment: _Segment, frames: bytes) -> None:
+    view, at = memoryview(frames), segment.size
+    try:
+        while view:
+            written = os.pwrite(segment.handle, view, at)
+            view, at = view[written:], at + written
+        os.fdatasync(segment.handle)
+    except OSError:
+        os.ftruncate(segment.handle, segment.size)
+        raise
+    segment.size = at
+
+
+def _read(segment: _Segment, most_records: int, most_bytes: int) -> tuple[list[bytes], int]:
+    """Whole, undamaged records after what was taken, and where they end."""
+    records: list[bytes] = []
+    at = segment.taken
+    while len(records) < most_records and at - segment.taken < most_bytes and at < segment.size:
+        head = os.pread(segment.handle, _FRAME.size, at)
+        length, checksum = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, 0)
+        record = os.pread(segment.handle, length, at + _FRAME.size)
+        if not record or len(record) != length or zlib.crc32(record) != checksum:
+            segment.is_damaged = 0 < length < segment.size - at - _FRAME.size
+            segment.size = at
+            break
+        records.append(record)
+        at += _FRAME.size + length
+    return records, at
+
+
+def _claim(path: Path) -> _Segment | None:
+    """The segment at ``path`` if no living process owns it."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    status = os.fstat(handle)
+    if status.st_nlink == 0:  # its owner finished and removed it while we opened it
+        os.close(handle)
+        return None
+    return _Segment(path, handle, status.st_size, is_adopted=True)
+
+
+def _remove(segment: _Segment) -> None:
+    """A torn tail was never acknowledged and may go; damage with something behind it is kept to be looked at."""
+    if segment.is_damaged:
+        kept = segment.path.rename(segment.path.with_suffix(".damaged"))
+        logger.error("%s is damaged after byte %d: what follows was not read", kept, segment.size)
+    else:
+        segment.path.unlink(missing_ok=True)
+    os.close(segment.handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,206 @@
+"""A finished trajectory as a row of the game's tables, and how a batch of them is inserted exactly once.
+
+The row survives on disk between the two, so it is one flat struct with nothing that needs the recording process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from data_bridge.snowflake import snowflake_id
+
+if TYPE_CHECKING:
+    from data_bridge.migrate import Connection
+
+
+class TrajectoryRow(msgspec.Struct, frozen=True):
+    """The columns of ``trajectories`` that a recorder fills, in the order of ``_INSERT``. Times are aware UTC."""
+
+    id: str
+    trajectory_id: str
+    agent_id: str
+    start_time: datetime
+    end_time: datetime
+    duration_ms: int
+    window_id: str
+    window_hours: int
+    episode_id: str | None
+    scenario_id: str | None
+    steps_json: str
+    reward_components_json: str
+    metrics_json: str
+    metadata_json: str
+    total_reward: float
+    episode_length: int
+    final_status: str
+    final_balance: float | None
+    final_pnl: float | None
+    trades_executed: int
+    posts_created: int
+    is_training_data: bool
+    is_evaluation: bool
+    recorded_at: datetime
+    agent_name: str | None = None
+    """Not a column: the name to give the agent in a ``"User"`` table of our own."""
+
+
+_COLUMNS = (
+    ("id", "text"),
+    ("trajectoryId", "text"),
+    ("agentId", "text"),
+    ("startTime", "timestamp"),
+    ("endTime", "timestamp"),
+    ("durationMs", "int"),
+    ("windowId", "text"),
+    ("windowHours", "int"),
+    ("episodeId", "text"),
+    ("scenarioId", "text"),
+    ("stepsJson", "text"),
+    ("rewardComponentsJson", "text"),
+    ("metricsJson", "text"),
+    ("metadataJson", "text"),
+    ("totalReward", "float8"),
+    ("episodeLength", "int"),
+    ("finalStatus", "text"),
+    ("finalBalance", "float8"),
+    ("finalPnL", "float8"),
+    ("tradesExecuted", "int"),
+    ("postsCreated", "int"),
+    ("isTrainingData", "bool"),
+    ("isEvaluation", "bool"),
+    ("updatedAt", "timestamp"),
+)
+_CALL_COLUMNS = (
+    ("id", "text"),
+    ("trajectoryId", "text"),
+    ("stepId", "text"),
+    ("callId", "text"),
+    ("timestamp", "timestamp"),
+    ("latencyMs", "int"),
+    ("model", "text"),
+    ("purpose", "text"),
+    ("actionType", "text"),
+    ("systemPrompt", "text"),
+    ("userPrompt", "text"),
+    ("messagesJson", "text"),
+    ("response", "text"),
+    ("reasoning", "text"),
+    ("temperature", "float8"),
+    ("maxTokens", "int"),
+    ("topP", "float8"),
+    ("promptTokens", "int"),
+    ("completionTokens", "int"),
+    ("totalTokens", "int"),
+    ("metadata", "text"),
+)
+
+
+def _insert(table: str, columns: Sequence[tuple[str, str]], conflict: str) -> str:
+    names = ", ".join(f'"{name}"' for name, _ in columns)
+    arrays = ", ".join(f"${place}::{kind}[]" for place, (_, kind) in enumerate(columns, 1))
+    return (
+        f'INSERT INTO "{table}" ({names}) SELECT * FROM unnest({arrays}) '
+        f'ON CONFLICT ("{conflict}") DO NOTHING RETURNING "trajectoryId"'
+    )
+
+
+_INSERT = _insert("trajectories", _COLUMNS, "trajectoryId")
+_INSERT_CALLS = _insert("llm_call_logs", _CALL_COLUMNS, "callId")
+_INSERT_AGENTS = """
+INSERT INTO "User" ("id", "username", "displayName")
+SELECT DISTINCT ON (id) id, name, name FROM unnest($1::text[], $2::text[]) AS agents(id, name)
+ON CONFLICT ("id") DO NOTHING
+"""
+_SAME_ROWS = 'SELECT "trajectoryId" FROM "trajectories" WHERE "trajectoryId" = ANY($1) AND "id" = ANY($2)'
+_OWNS_TABLES = "SELECT NOT skipped FROM hindsight.migrations WHERE number = 1"
+
+
+async def owns_game_tables(connection: Connection) -> bool:
+    """Whether the game's tables were created by us, so that adding agents to ``"User"`` is ours to do."""
+    if await connection.fetchval("SELECT to_regclass('hindsight.migrations')") is None:
+        return False
+    return bool(await connection.fetchval(_OWNS_TABLES))
+
+
+async def insert_trajectories(
+    connection: Connection, rows: Sequence[TrajectoryRow], *, add_agents: bool, with_calls: bool
+) -> list[TrajectoryRow]:
+    """Insert ``rows`` in one transaction; those that are there already stay as they are.
+
+    Returns the rows whose ``trajectoryId`` belongs to somebody else's row: not written, and never will be.
+    """
+    rows = list({row.trajectory_id: row for row in rows}.values())
+    async with connection.transaction():
+        if add_agents:
+            await connection.execute(_INSERT_AGENTS, [r.agent_id for r in rows], [r.agent_name for r in rows])
+        values = [_values(row) for row in rows]
+        inserted = {record[0] for record in await connection.fetch(_INSERT, *zip(*values, strict=True))}
+        calls = [call for row in rows if with_calls and row.trajectory_id in inserted for call in _calls(row)]
+        if calls:
+            await connection.execute(_INSERT_CALLS, *zip(*calls, strict=True))
+        missing = [row for row in rows if row.trajectory_id not in inserted]
+        if not missing:
+            return []
+        ours = await connection.fetch(_SAME_ROWS, [row.trajectory_id for row in missing], [row.id for row in missing])
+        known = {record[0] for record in ours}
+        return [row for row in missing if row.trajectory_id not in known]
+
+
+def _values(row: TrajectoryRow) -> tuple[Any, ...]:
+    values = list(msgspec.structs.astuple(row))[: len(_COLUMNS)]
+    return tuple(_naive(value) if isinstance(value, datetime) else value for value in values)
+
+
+def _naive(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
+    """The row's LLM calls as the game also writes them, one by one, for its own analysis."""
+    rows = []
+    for step in msgspec.json.decode(row.steps_json):
+        number = step["stepNumber"]
+        moment = datetime.fromtimestamp(step["timestamp"] / 1000, UTC)
+        for index, call in enumerate(step["llmCalls"]):
+            prompts = (("system", call["systemPrompt"]), ("user", call["userPrompt"]))
+            messages = call.get("messages") or [{"role": role, "content": text} for role, text in prompts]
+            used = (call.get("promptTokens"), call.get("completionTokens"))
+            rows.append(
+                (
+                    snowflake_id(),
+                    row.trajectory_id,
+                    f"{row.trajectory_id}-step-{number}",
+                    f"{row.trajectory_id}-call-{number}-{index}",
+                    _naive(moment),
+                    _whole(call.get("latencyMs")),
+                    call["model"],
+                    call["purpose"],
+                    call.get("actionType"),
+                    _storable(call["systemPrompt"]),
+                    _storable(call["userPrompt"]),
+                    msgspec.json.encode(messages).decode(),
+                    _storable(call["response"]),
+                    _storable(call.get("reasoning")),
+                    call["temperature"],
+                    _whole(call["maxTokens"]),
+                    call.get("topP"),
+                    _whole(used[0]),
+                    _whole(used[1]),
+                    _whole(used[0] + used[1]) if used[0] is not None and used[1] is not None else None,
+                    msgspec.json.encode({"modelVersion": call.get("modelVersion")}).decode(),
+                )
+            )
+    return rows
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)
+
+
+def _storable(text: str | None) -> str | None:
+    """Postgres text cannot hold NUL; JSON text can, so nothing is lost from ``stepsJson``."""
+    return None if text is None else text.replace("\x00", "\N{REPLACEMENT CHARACTER}")

@@ -55,9 +55,7 @@ async def hold(database: Database, model: str, *, beat: timedelta = BEAT) -> Asy
     finally:
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
-        await database.pool.execute(
-            "DELETE FROM hindsight.model_locks WHERE model = $1 AND token = $2", lock.model, lock.token
-        )
+        await _let_go(database, lock)
 
 
 async def check_held(connection: Any, lock: ModelLock) -> None:
@@ -97,6 +95,15 @@ async def _take(database: Database, model: str) -> str:
             *(model, token, holder, host, pid, process),
         )
     return token
+
+
+async def _let_go(database: Database, lock: ModelLock) -> None:
+    try:
+        await database.pool.execute(
+            "DELETE FROM hindsight.model_locks WHERE model = $1 AND token = $2", lock.model, lock.token
+        )
+    except Exception as error:  # the fault that ended the block is the one to tell; the lease ends by itself
+        logger.warning("the lock of model %s could not be given back and ends by itself: %s", lock.model, error)
 
 
 async def _keep(database: Database, lock: ModelLock, beat: timedelta) -> None:

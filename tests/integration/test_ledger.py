@@ -1,0 +1,213 @@
+"""The ledger on a real Postgres: all or nothing, once, and only along the legal transitions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import product
+
+import asyncpg
+import pytest
+
+from data_bridge.database import Database
+from data_bridge.errors import DatabaseError
+from data_bridge.quality import Exclusion, Reason
+from tests.builders import WINDOW, insert_window
+from tests.builders_training import make_record
+from trainer.game_rows import check_writable
+from trainer.ledger import Ledger
+from trainer.ledger_states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState
+from trainer.model_lock import ModelLock, hold
+from trainer.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.types import Checkpoint, StepResult
+
+RESULT = StepResult(Checkpoint("hindsight", 1, "tiny", "fake", "/somewhere/0001"), 10, {"loss": 0.5})
+
+
+def plan_of(*trajectory_ids: str) -> RunPlan:
+    window = PlannedWindow(WINDOW, 1, (PlannedGroup(f"{WINDOW}/1", trajectory_ids),))
+    left_out = Exclusion("t-dropped", "agent-9", WINDOW, Reason.DROPOUT)
+    return RunPlan((window,), (left_out,), 0.25, 4)
+
+
+@pytest.fixture
+async def lock(database: Database) -> AsyncIterator[ModelLock]:
+    async with hold(database, "hindsight") as held:
+        yield held
+
+
+@pytest.fixture
+async def ledger(database: Database) -> Ledger:
+    return Ledger(database)
+
+
+async def start(ledger: Ledger, *trajectory_ids: str, run_id: str = "run-1") -> None:
+    await ledger.start_run(
+        run_id,
+        model="hindsight",
+        base_model="tiny",
+        backend="fake",
+        fingerprint="same",
+        settings={"seed": 0},
+        plan=plan_of(*trajectory_ids),
+    )
+
+
+async def test_a_durable_batch_writes_the_games_rows_in_the_same_transaction(
+    database: Database, ledger: Ledger, lock: ModelLock
+) -> None:
+    ids = await insert_window(database.pool, agents=3)
+    await start(ledger, *ids)
+    record = make_record(ids)
+    await ledger.batch_prepared(lock, record)
+    await ledger.batch_submitted(lock, record.batch_id, "job-7")
+    before = await database.pool.fetch('SELECT "usedInTraining" FROM trajectories')
+    assert not any(row["usedInTraining"] for row in before)
+
+    await ledger.batch_trained(lock, record, RESULT, {"reward": float("nan"), "kl": 0.1})
+
+    rows = await database.pool.fetch(
+        'SELECT "usedInTraining", "trainedInBatch", "aiJudgeReward", "judgedAt", "updatedAt" > "createdAt" AS touched'
+        ' FROM trajectories ORDER BY "agentId"'
+    )
+    assert [(row["usedInTraining"], row["trainedInBatch"], row["touched"]) for row in rows] == [
+        (True, "batch-1", True)
+    ] * 3
+    assert [row["aiJudgeReward"] for row in rows] == pytest.approx([0, 1 / 3, 2 / 3])
+    assert await database.pool.fetchval("SELECT count(*) FROM reward_judgments") == 3
+    batch = await database.pool.fetchrow("SELECT * FROM training_batches")
+    assert batch is not None
+    assert (batch["batchId"], batch["modelVersion"], batch["status"]) == ("batch-1", "hindsight@step1", "completed")
+    checkpoint = await ledger.newest_checkpoint("hindsight")
+    assert checkpoint == RESULT.checkpoint
+    assert await database.pool.fetchval("SELECT state FROM hindsight.windows") == "trained"
+    assert await ledger.open_windows("run-1") == ()
+
+
+async def test_when_the_games_rows_cannot_be_written_nothing_is(
+    database: Database, ledger: Ledger, lock: ModelLock
+) -> None:
+    ids = await insert_window(database.pool, agents=3)
+    await start(ledger, *ids)
+    record = make_record(ids)
+    await ledger.batch_prepared(lock, record)
+    await database.pool.execute('ALTER TABLE trajectories DROP COLUMN "trainedInBatch"')
+
+    with pytest.raises(asyncpg.UndefinedColumnError):
+        await ledger.batch_trained(lock, record, RESULT, {})
+
+    assert await database.pool.fetchval("SELECT state FROM hindsight.batches") == "prepared"
+    assert await database.pool.fetchval("SELECT count(*) FROM hindsight.checkpoints") == 0
+    assert await database.pool.fetchval('SELECT count(*) FROM trajectories WHERE "aiJudgeReward" IS NOT NULL') == 0
+    assert await ledger.unfinished_batch("hindsight") == record
+
+
+async def test_missing_or_read_only_columns_are_named_before_anything_is_paid(database: Database) -> None:
+    await check_writable(database)
+    await database.pool.execute('ALTER TABLE trajectories DROP COLUMN "trainedInBatch"')
+    with pytest.raises(DatabaseError, match='no column "trainedInBatch" in trajectories'):
+        await check_writable(database)
+
+
+async def test_a_role_that_may_only_read_is_told_so_in_one_sentence(database: Database) -> None:
+    await database.pool.execute("DROP ROLE IF EXISTS only_reads")
+    await database.pool.execute("CREATE ROLE only_reads; GRANT SELECT ON ALL TABLES IN SCHEMA public TO only_reads")
+    try:
+        async with database.pool.acquire() as connection, connection.transaction():
+            await connection.execute("SET LOCAL ROLE only_reads")
+            reader = Database(connection, is_embedded=False, label="the game")  # type: ignore[arg-type]
+            with pytest.raises(DatabaseError, match='may not write "usedInTraining" of trajectories'):
+                await check_writable(reader)
+    finally:
+        await database.pool.execute("DROP OWNED BY only_reads; DROP ROLE only_reads")
+
+
+async def test_a_trajectory_is_in_one_batch_of_a_model(database: Database, ledger: Ledger, lock: ModelLock) -> None:
+    await start(ledger, "t1", "t2")
+    await ledger.batch_prepared(lock, make_record(["t1", "t2"]))
+    await ledger.batch_trained(lock, make_record(["t1", "t2"]), RESULT, {})
+    with pytest.raises(asyncpg.UniqueViolationError, match="trained_once"):
+        await ledger.batch_prepared(lock, make_record(["t2", "t3"], batch_id="batch-2", number=2))
+    assert await ledger.trained_ids("hindsight", [WINDOW]) == {"t1", "t2"}
+
+
+async def test_a_failed_batch_gives_its_trajectories_back(ledger: Ledger, lock: ModelLock) -> None:
+    await start(ledger, "t1", "t2")
+    await ledger.batch_prepared(lock, make_record(["t1", "t2"]))
+    await ledger.batch_failed(lock, "batch-1", "never taken")
+    assert await ledger.trained_ids("hindsight", [WINDOW]) == set()
+    await ledger.batch_prepared(lock, make_record(["t1", "t2"], batch_id="batch-2", number=2))
+
+
+async def test_a_model_has_one_unfinished_batch_at_most(ledger: Ledger, lock: ModelLock) -> None:
+    await start(ledger, "t1", "t2")
+    await ledger.batch_prepared(lock, make_record(["t1", "t2"]))
+    with pytest.raises(asyncpg.UniqueViolationError, match="one_unfinished_batch"):
+        await ledger.batch_prepared(lock, make_record(["t3", "t4"], batch_id="batch-2", number=2))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [pair for pair in product(BatchState, BatchState) if pair[1] is not BatchState.PREPARED]
+)
+async def test_batches_move_only_along_the_table(
+    database: Database, ledger: Ledger, lock: ModelLock, source: BatchState, target: BatchState
+) -> None:
+    await start(ledger, "t1", "t2")
+    record = make_record(["t1", "t2"])
+    await ledger.batch_prepared(lock, record)
+    await database.pool.execute("UPDATE hindsight.batches SET state = $1", source.value)
+
+    async def move() -> None:
+        match target:
+            case BatchState.SUBMITTED:
+                await ledger.batch_submitted(lock, record.batch_id, "job")
+            case BatchState.TRAINED:
+                await ledger.batch_trained(lock, record, RESULT, {})
+            case BatchState.FAILED:
+                await ledger.batch_failed(lock, record.batch_id, "no")
+
+    if target in BATCH_TRANSITIONS[source]:
+        await move()
+        assert await database.pool.fetchval("SELECT state FROM hindsight.batches") == target.value
+    else:
+        with pytest.raises(DatabaseError, match=f"cannot become '{target.value}'"):
+            await move()
+        assert await database.pool.fetchval("SELECT state FROM hindsight.batches") == source.value
+
+
+@pytest.mark.parametrize(("source", "target"), list(product(RunState, RunState)))
+async def test_runs_move_only_along_the_table(
+    database: Database, ledger: Ledger, source: RunState, target: RunState
+) -> None:
+    await start(ledger, "t1", "t2")
+    await database.pool.execute("UPDATE hindsight.runs SET state = $1", source.value)
+
+    async def move() -> None:
+        if target is RunState.RUNNING:
+            await ledger.take_up("run-1", RunPlan((), (), 0.0, 0))
+        else:
+            await ledger.finish_run("run-1", target)
+
+    if target in RUN_TRANSITIONS[source]:
+        await move()
+        assert await database.pool.fetchval("SELECT state FROM hindsight.runs") == target.value
+    else:
+        with pytest.raises(DatabaseError, match="cannot become"):
+            await move()
+
+
+async def test_an_unfinished_run_is_found_only_with_the_same_settings(ledger: Ledger) -> None:
+    assert await ledger.find_unfinished_run("hindsight", "same") is None
+    await start(ledger, "t1", "t2")
+    found = await ledger.find_unfinished_run("hindsight", "same")
+    assert found is not None
+    assert (found.run_id, found.dropout_rate) == ("run-1", 0.25)
+    assert await ledger.find_unfinished_run("hindsight", "other") is None
+    await ledger.finish_run("run-1", RunState.DONE)
+    assert await ledger.find_unfinished_run("hindsight", "same") is None
+
+
+async def test_exclusions_are_counted_and_the_last_reason_holds(ledger: Ledger) -> None:
+    await start(ledger, "t1", "t2")
+    await ledger.exclude("run-1", [Exclusion("t1", "a", WINDOW, Reason.JUDGE_UNAVAILABLE)])
+    await ledger.exclude("run-1", [Exclusion("t1", "a", WINDOW, Reason.NO_SPREAD)])
+    assert await ledger.exclusion_counts("run-1") == {"dropout": 1, "no_spread": 1}

@@ -1,0 +1,43 @@
+"""The transitions are a closed table: what is not in it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import pytest
+
+from trainer.ledger_states import (
+    BATCH_TRANSITIONS,
+    RUN_TRANSITIONS,
+    WINDOW_TRANSITIONS,
+    BatchState,
+    RunState,
+    WindowState,
+    sources_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("states", "transitions"),
+    [(RunState, RUN_TRANSITIONS), (BatchState, BATCH_TRANSITIONS), (WindowState, WINDOW_TRANSITIONS)],
+)
+def test_every_state_has_its_row(states: type[StrEnum], transitions: Mapping[StrEnum, frozenset[StrEnum]]) -> None:
+    assert set(transitions) == set(states)
+
+
+def test_a_batch_that_is_trained_or_failed_never_changes_again() -> None:
+    assert BATCH_TRANSITIONS[BatchState.TRAINED] == BATCH_TRANSITIONS[BatchState.FAILED] == frozenset()
+
+
+def test_a_batch_is_trained_only_once_it_was_prepared() -> None:
+    assert sources_of(BatchState.TRAINED, BATCH_TRANSITIONS) == ["prepared", "submitted"]
+    assert sources_of(BatchState.PREPARED, BATCH_TRANSITIONS) == []
+
+
+def test_only_a_finished_run_cannot_be_taken_up() -> None:
+    assert sources_of(RunState.RUNNING, RUN_TRANSITIONS) == ["failed", "interrupted", "running"]
+
+
+def test_a_trained_window_stays_trained() -> None:
+    assert WINDOW_TRANSITIONS[WindowState.TRAINED] == frozenset({WindowState.TRAINED})

@@ -89,8 +89,14 @@ class Recorder:
         agent_name: str | None = None,
         is_training_data: bool = True,
         is_evaluation: bool = False,
+        trajectory_id: str | None = None,
+        row_id: str | None = None,
     ) -> TrajectoryRecording:
-        """Begin recording; the window is the hour of the start unless given. ``scenario_id`` defaults to it."""
+        """Begin recording; the window is the hour of the start unless given. ``scenario_id`` defaults to it.
+
+        Ids are made unless the caller has some of its own, which must be unique: with the same ids and times the
+        same trajectory can be recorded again and arrives once.
+        """
         return TrajectoryRecording(
             self._store,
             agent_id,
@@ -101,6 +107,8 @@ class Recorder:
             agent_name=agent_name,
             is_training_data=is_training_data,
             is_evaluation=is_evaluation,
+            trajectory_id=trajectory_id,
+            row_id=row_id,
         )
 
     async def flush(self, timeout: timedelta | None = None) -> None:

@@ -89,8 +89,11 @@ class TrajectoryRecording:
         agent_name: str | None,
         is_training_data: bool,
         is_evaluation: bool,
+        trajectory_id: str | None = None,
+        row_id: str | None = None,
     ) -> None:
-        self.trajectory_id = snowflake_id()
+        self.trajectory_id = trajectory_id or snowflake_id()
+        self._row_id = row_id or snowflake_id()
         self.agent_id = agent_id
         self.window_id = window_id or window_of(started_at)
         self._store = store
@@ -115,15 +118,18 @@ class TrajectoryRecording:
         final_pnl: float | None = None,
         game_knowledge: Mapping[str, Any] | None = None,
         at: datetime | None = None,
+        recorded_at: datetime | None = None,
     ) -> str:
         """Finish and store; returns the trajectory id. Once it has returned, not even ``kill -9`` loses the row.
 
         Balance and P&L are the agent's lifetime figures after the last step. ``game_knowledge`` is for the judge only.
+        ``recorded_at`` is now, unless the agents live by a clock of their own.
         """
         if self._ended:
             raise RuntimeError(f"Trajectory {self.trajectory_id} has ended already.")
         self._ended = True
-        await self._store(self._row(final_balance, final_pnl, game_knowledge or {}, at or datetime.now(UTC)))
+        now = datetime.now(UTC)
+        await self._store(self._row(final_balance, final_pnl, game_knowledge or {}, at or now, recorded_at or now))
         return self.trajectory_id
 
     async def __aenter__(self) -> Self:
@@ -134,7 +140,12 @@ class TrajectoryRecording:
             await self.end_trajectory()
 
     def _row(
-        self, balance: float | None, pnl: float | None, game_knowledge: Mapping[str, Any], at: datetime
+        self,
+        balance: float | None,
+        pnl: float | None,
+        game_knowledge: Mapping[str, Any],
+        at: datetime,
+        recorded_at: datetime,
     ) -> TrajectoryRow:
         kinds = [step["action"]["actionType"].upper() for step in self._steps]
         errors = sum(not step["action"]["success"] for step in self._steps)
@@ -153,7 +164,7 @@ class TrajectoryRecording:
         }
         scenario = self._scenario_id or self.window_id
         return TrajectoryRow(
-            id=snowflake_id(),
+            id=self._row_id,
             trajectory_id=self.trajectory_id,
             agent_id=self.agent_id,
             start_time=self._started_at,
@@ -176,7 +187,7 @@ class TrajectoryRecording:
             posts_created=posts,
             is_training_data=self._is_training_data,
             is_evaluation=self._is_evaluation,
-            recorded_at=datetime.now(UTC),
+            recorded_at=recorded_at,
             agent_name=self._agent_name,
         )
 

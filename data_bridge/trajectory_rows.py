@@ -5,13 +5,12 @@ The row survives on disk between the two, so it is one flat struct with nothing 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-
-from data_bridge.snowflake import snowflake_id
 
 if TYPE_CHECKING:
     from data_bridge.migrate import Connection
@@ -73,6 +72,7 @@ _COLUMNS = (
     ("isTrainingData", "bool"),
     ("isEvaluation", "bool"),
     ("updatedAt", "timestamp"),
+    ("createdAt", "timestamp"),
 )
 _CALL_COLUMNS = (
     ("id", "text"),
@@ -96,6 +96,7 @@ _CALL_COLUMNS = (
     ("completionTokens", "int"),
     ("totalTokens", "int"),
     ("metadata", "text"),
+    ("createdAt", "timestamp"),
 )
 
 
@@ -151,7 +152,7 @@ async def insert_trajectories(
 
 
 def _values(row: TrajectoryRow) -> tuple[Any, ...]:
-    values = list(msgspec.structs.astuple(row))[: len(_COLUMNS)]
+    values = [*msgspec.structs.astuple(row)[: len(_COLUMNS) - 1], row.recorded_at]
     return tuple(_naive(value) if isinstance(value, datetime) else value for value in values)
 
 
@@ -169,12 +170,13 @@ def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
             prompts = (("system", call["systemPrompt"]), ("user", call["userPrompt"]))
             messages = call.get("messages") or [{"role": role, "content": text} for role, text in prompts]
             used = (call.get("promptTokens"), call.get("completionTokens"))
+            call_id = f"{row.trajectory_id}-call-{number}-{index}"
             rows.append(
                 (
-                    snowflake_id(),
+                    _row_id(call_id),
                     row.trajectory_id,
                     f"{row.trajectory_id}-step-{number}",
-                    f"{row.trajectory_id}-call-{number}-{index}",
+                    call_id,
                     _naive(moment),
                     _whole(call.get("latencyMs")),
                     call["model"],
@@ -192,9 +194,15 @@ def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
                     _whole(used[1]),
                     _whole(used[0] + used[1]) if used[0] is not None and used[1] is not None else None,
                     msgspec.json.encode({"modelVersion": call.get("modelVersion")}).decode(),
+                    _naive(row.recorded_at),
                 )
             )
     return rows
+
+
+def _row_id(call_id: str) -> str:
+    """Digits like a snowflake's, the same whenever the call is written."""
+    return str(int.from_bytes(hashlib.blake2b(call_id.encode(), digest_size=8).digest(), "big") >> 1)
 
 
 def _whole(number: float | None) -> int | None:

@@ -360,3 +360,13 @@ class LineageSettings(CommonSettings, DatabaseSettings, ModelSettings):
     )
     window: str | None = setting(None, "Walk forward from this window to what it trained.", metavar="ID")
     depth: int = setting(1, "How many checkpoints back; 0: all the way to the base model.", ge=0)
+
+
+class ReportSettings(CommonSettings, DatabaseSettings):
+    """Report."""
+
+    run: str | None = setting(None, "Id of the run; unset: the model's latest.", positional=True)
+    model: str = setting("hindsight", "Model whose latest run is reported.")
+    output: Path | None = setting(None, "Where to write the page; unset: in the run's folder.", metavar="FILE")
+    open_page: bool = setting(False, "Open the page in a browser.", flag="--open")
+    list_runs: bool = setting(False, "List the model's runs instead.", flag="--list")

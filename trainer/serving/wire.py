@@ -1,0 +1,153 @@
+"""The shapes of the OpenAI chat API: what a request may say, how a reply and an error look.
+
+Strict where a wrong value would change the answer, tolerant of fields that other servers have and we do not.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from data_bridge.models import ChatMessage
+from trainer.types import Completion
+
+MOST_REPLIES = 32
+MOST_TOKENS = 2_048
+
+
+class RequestError(Exception):
+    """A request that cannot be answered, as the client is told."""
+
+    def __init__(self, status: int, message: str, *, kind: str = "invalid_request_error", param: str | None = None):
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": None}}
+
+
+class _Message(BaseModel):
+    role: str = Field(min_length=1, max_length=32)
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatCompletionRequest(BaseModel):
+    """The part of OpenAI's request that a small model on a CPU can honour."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    messages: list[_Message] = Field(min_length=1)
+    n: int = Field(default=1, ge=1, le=MOST_REPLIES)
+    temperature: float = Field(default=1.0, ge=0, le=2, allow_inf_nan=False)
+    max_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    stop: list[str] = Field(default_factory=list, max_length=4)
+    seed: int | None = None
+    logprobs: bool = False
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    user: str | None = None
+    """The agent's id: decides whether it belongs to a canary."""
+    tools: list[Any] | None = None
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop_is_a_list(cls, value: object) -> object:
+        if value is None:
+            return []
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("n", "temperature", "logprobs", "stream", mode="before")
+    @classmethod
+    def _null_is_the_default(cls, value: object, info: Any) -> object:
+        return cls.model_fields[info.field_name].default if value is None else value
+
+    @model_validator(mode="after")
+    def _no_tools(self) -> ChatCompletionRequest:
+        if self.tools:
+            raise ValueError("tools are not supported by this server")
+        return self
+
+    @property
+    def token_limit(self) -> int:
+        return self.max_completion_tokens or self.max_tokens or 256
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.get("include_usage"))
+
+    def chat(self) -> list[ChatMessage]:
+        return [ChatMessage(**message.model_dump()) for message in self.messages]
+
+
+def parse_request(body: bytes) -> ChatCompletionRequest:
+    """The request in ``body``, or a RequestError that names the parameter at fault."""
+    try:
+        return ChatCompletionRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or None
+        message = first["msg"].removeprefix("Value error, ")
+        raise RequestError(400, f"{place}: {message}" if place else message, param=place) from None
+
+
+def response_of(request: ChatCompletionRequest, replies: Sequence[Completion], prompt_tokens: int) -> dict[str, Any]:
+    """The whole reply. ``model`` names the exact checkpoint; each choice also has its ``token_ids``."""
+    return _head("chat.completion", replies[0].model) | {
+        "choices": [_choice(index, reply, request.logprobs) for index, reply in enumerate(replies)],
+        "usage": _usage(replies, prompt_tokens),
+    }
+
+
+def chunks_of(
+    request: ChatCompletionRequest, replies: Sequence[Completion], prompt_tokens: int
+) -> Iterator[dict[str, Any]]:
+    """The reply as the chunks of a stream: role, then text, then why it ended."""
+    head = _head("chat.completion.chunk", replies[0].model)
+    for index, reply in enumerate(replies):
+        choice = _choice(index, reply, request.logprobs)
+        logprobs = {"logprobs": choice["logprobs"], "token_ids": choice["token_ids"]} if request.logprobs else {}
+        opening = {"role": "assistant", "content": ""}
+        yield head | {"choices": [{"index": index, "delta": opening, "finish_reason": None}]}
+        yield head | {"choices": [{"index": index, "delta": {"content": reply.text}, "finish_reason": None} | logprobs]}
+        yield head | {"choices": [{"index": index, "delta": {}, "finish_reason": reply.finish_reason}]}
+    if request.wants_usage:
+        yield head | {"choices": [], "usage": _usage(replies, prompt_tokens)}
+
+
+def _head(kind: str, model: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def _choice(index: int, reply: Completion, with_logprobs: bool) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": index,
+        "message": {"role": "assistant", "content": reply.text, "refusal": None},
+        "finish_reason": reply.finish_reason,
+        "logprobs": None,
+    }
+    if with_logprobs:
+        choice["token_ids"] = list(reply.token_ids)
+        choice["logprobs"] = {
+            "content": [
+                {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+                for token, logprob in zip(reply.token_ids, reply.logprobs, strict=True)
+            ],
+            "refusal": None,
+        }
+    return choice
+
+
+def _usage(replies: Sequence[Completion], prompt_tokens: int) -> dict[str, int]:
+    written = sum(len(reply.token_ids) for reply in replies)
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": written, "total_tokens": prompt_tokens + written}

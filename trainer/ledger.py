@@ -40,7 +40,7 @@ class StoredRun:
     run_id: str
     state: RunState
     dropout_rate: float
-    total: int
+    summary: Mapping[str, Any]
 
 
 class Ledger:
@@ -54,7 +54,7 @@ class Ledger:
     async def find_unfinished_run(self, model: str, fingerprint: str) -> StoredRun | None:
         """The newest run of ``model`` that did not end well, if it was made with the same ``fingerprint``."""
         row = await self._pool.fetchrow(
-            "SELECT run_id, state, fingerprint, plan::text FROM hindsight.runs"
+            "SELECT run_id, state, fingerprint, plan::text, summary::text FROM hindsight.runs"
             " WHERE model = $1 ORDER BY started_at DESC, run_id DESC LIMIT 1",
             model,
         )
@@ -63,7 +63,7 @@ class Ledger:
         plan = json.loads(row["plan"])
         if not plan:
             return None  # it died before it had planned anything
-        return StoredRun(row["run_id"], RunState(row["state"]), plan["dropout_rate"], plan["total"])
+        return StoredRun(row["run_id"], RunState(row["state"]), plan["dropout_rate"], json.loads(row["summary"]))
 
     async def start_run(
         self,
@@ -102,18 +102,30 @@ class Ledger:
             await insert_windows(connection, run_id, added.windows)
             await exclude_rows(connection, run_id, added.excluded)
 
+    async def extend(self, run_id: str, added: RunPlan) -> None:
+        """More windows for a run that is under way."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await insert_windows(connection, run_id, added.windows)
+            await exclude_rows(connection, run_id, added.excluded)
+
     async def finish_run(
         self, run_id: str, state: RunState, *, error: str | None = None, summary: Mapping[str, Any] | None = None
     ) -> None:
         async with self._pool.acquire() as connection, connection.transaction():
             await move(
                 connection,
-                "UPDATE hindsight.runs SET state = $3, error = $4, summary = $5::jsonb, finished_at = now()"
+                "UPDATE hindsight.runs SET state = $3, error = $4, summary = summary || $5::jsonb, finished_at = now()"
                 " WHERE run_id = $1 AND state = ANY($2::text[])",
                 f"run {run_id}",
                 state.value,
                 *(run_id, sources_of(state, RUN_TRANSITIONS), state.value, error, as_json(summary or {})),
             )
+
+    async def note(self, run_id: str, facts: Mapping[str, Any]) -> None:
+        """Add ``facts`` to the run's summary while it is under way."""
+        await self._pool.execute(
+            "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1", run_id, as_json(facts)
+        )
 
     async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
         """The run's windows in order with the groups that no durable batch holds yet."""
@@ -206,7 +218,7 @@ class Ledger:
             )
 
     async def batch_trained(
-        self, lock: ModelLock, record: BatchRecord, result: StepResult, metrics: Mapping[str, float]
+        self, lock: ModelLock, record: BatchRecord, result: StepResult, metrics: Mapping[str, Any]
     ) -> None:
         """The batch is durable: its state, checkpoint, exclusions and the game's own rows, all or nothing."""
         point = result.checkpoint

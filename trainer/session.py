@@ -1,0 +1,50 @@
+"""What a training command has open while it works: the database, the model's lock, the backend, the view."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from dataclasses import dataclass
+
+from data_bridge.database import Database
+from trainer.backends.base import TrainingBackend
+from trainer.config import GroupSettings, TrainSettings
+from trainer.ledger import Ledger
+from trainer.model_lock import ModelLock
+from trainer.progress import View
+
+_ALSO_DECISIVE = (
+    "model",
+    "base_model",
+    "seed",
+    "held_out_share",
+    "min_actions",
+    "judge",
+    "judge_model",
+    "rubric",
+    "simulate",
+    "world_seed",
+)
+"""Settings beside the groups' own that a run must share with an unfinished one to take it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Opened and closed by the command; handed to whatever trains."""
+
+    settings: TrainSettings
+    database: Database
+    ledger: Ledger
+    lock: ModelLock
+    backend: TrainingBackend
+    base_model: str
+    view: View
+    stop: asyncio.Event
+
+
+def fingerprint(settings: TrainSettings) -> str:
+    """Of the settings that decide which groups are judged by whom: equal ones may share a run."""
+    names = sorted({*GroupSettings.model_fields, *_ALSO_DECISIVE})
+    values = settings.model_dump(mode="json", include=set(names))
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=12).hexdigest()

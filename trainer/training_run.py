@@ -1,0 +1,180 @@
+"""One run in the ledger: begun with a plan or taken up after a crash, trained window by window, ended once.
+
+``open_run`` owns the run's judge, folder and tracker, and says in the ledger how the run ended: done, interrupted
+(the user asked) or failed (with the sentence). All but done can be taken up by the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from data_bridge.errors import BackendError, Interrupted, NotEnoughData
+from data_bridge.postgres_reader import WindowReader, WindowRef
+from data_bridge.redaction import redact
+from trainer.judge.open import open_judge
+from trainer.ledger_states import RunState
+from trainer.pipeline import Pipeline
+from trainer.progress import Progress
+from trainer.run_folder import RunFolder
+from trainer.run_plan import PlannedWindow, RunPlan
+from trainer.session import Session, fingerprint
+from trainer.settings_source import public_values
+from trainer.tracking import Tracker, tracking
+from trainer.train_stage import TrainStage
+from trainer.types import Judge
+from trainer.verdict_stage import VerdictStage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TrainingRun:
+    """A run that is under way. ``summary`` grows and ends up in the ledger and in ``summary.json``."""
+
+    session: Session
+    run_id: str
+    judge: Judge
+    folder: RunFolder
+    tracker: Tracker
+    progress: Progress
+    is_taken_up: bool
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    async def extend(self, plan: RunPlan) -> None:
+        """Add windows that were not there when the run began."""
+        await self.session.ledger.extend(self.run_id, plan)
+        self.folder.exclusions(plan.excluded)
+
+    async def train(self, reader: WindowReader, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
+        """One pass over ``windows``. Raises if it trained nothing although there were groups to train."""
+        if not windows:
+            return
+        session, settings = self.session, self.session.settings
+        steps_before, tokens_before = self.progress.steps, self.progress.trainable_tokens
+        signal_before = self.progress.groups_judged - self.progress.groups_without_signal
+        trainer = TrainStage(
+            settings,
+            self.run_id,
+            session.backend,
+            session.ledger,
+            session.lock,
+            self.folder,
+            self.tracker,
+            session.view,
+            self.progress,
+        )
+        verdicts = VerdictStage(settings, self.run_id, session.ledger, self.folder, self.progress)
+        pipeline = Pipeline(
+            settings=settings,
+            run_id=self.run_id,
+            reader=reader,
+            judge=self.judge,
+            ledger=session.ledger,
+            lock=session.lock,
+            folder=self.folder,
+            view=session.view,
+            progress=self.progress,
+            verdicts=verdicts,
+            trainer=trainer,
+            stop=session.stop,
+        )
+        await pipeline.run(windows, refs)
+        if self.progress.steps == steps_before:
+            with_signal = self.progress.groups_judged - self.progress.groups_without_signal - signal_before
+            self._explain_nothing(with_signal, trainer)
+        logger.info(
+            "run %s: %d steps, %d tokens",
+            self.run_id,
+            self.progress.steps - steps_before,
+            self.progress.trainable_tokens - tokens_before,
+        )
+
+    def _explain_nothing(self, with_signal: int, trainer: TrainStage) -> None:
+        if with_signal > 0:
+            reasons = ", ".join(f"{reason.value} {count}" for reason, count in trainer.left_out.most_common(4))
+            raise BackendError(
+                f"Nothing was trained: none of {with_signal} judged groups has a trainable token ({reasons}); "
+                "look at --purposes and --foreign, and at what the agents' log holds."
+            )
+        raise NotEnoughData(
+            f"Nothing was trained: none of {self.progress.groups_judged} judged groups has scores that differ by "
+            f"--min-spread {self.session.settings.min_spread}; more agents or another judge may tell them apart."
+        )
+
+
+@asynccontextmanager
+async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> AsyncIterator[TrainingRun]:
+    """Begin a run with ``plan``, or take up ``unfinished`` with ``plan`` as what came since."""
+    settings, ledger = session.settings, session.ledger
+    run_id = unfinished or _new_run_id()
+    public = public_values(settings)
+    if unfinished is None:
+        await ledger.start_run(
+            run_id,
+            model=settings.model,
+            base_model=session.base_model,
+            backend=session.backend.name,
+            fingerprint=fingerprint(settings),
+            settings=public,
+            plan=plan,
+        )
+    else:
+        await ledger.take_up(run_id, plan)
+    folder = RunFolder(settings.home, run_id)
+    folder.write("config.json", public)
+    folder.exclusions(plan.excluded)
+    progress = Progress(step=await session.backend.current_step())
+    started = time.monotonic()
+    with tracking(settings, run_id, folder.path, public) as tracker:
+        async with open_judge(settings, session.database, run_id) as judge:
+            run = TrainingRun(session, run_id, judge, folder, tracker, progress, unfinished is not None)
+            run.summary["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
+            try:
+                yield run
+            except Interrupted as error:
+                await _finish(run, RunState.INTERRUPTED, started, str(error))
+                raise
+            except Exception as error:
+                await _finish(run, RunState.FAILED, started, str(error) or type(error).__name__)
+                raise
+            await _finish(run, RunState.DONE, started, None)
+
+
+async def _finish(run: TrainingRun, state: RunState, started: float, error: str | None) -> None:
+    """Write how the run ended. A ledger that cannot be reached any more must not hide the fault that ended it."""
+    progress = run.progress
+    run.summary |= {
+        "state": state.value,
+        "model": run.session.settings.model,
+        "step": progress.step,
+        "steps": progress.steps,
+        "windows": progress.windows_read,
+        "groups_judged": progress.groups_judged,
+        "groups_cached": progress.groups_cached,
+        "groups_failed": progress.groups_failed,
+        "groups_without_signal": progress.groups_without_signal,
+        "trainable_tokens": progress.trainable_tokens,
+        "rescored": progress.rescored,
+        "cost_usd": progress.cost_usd,
+        "seconds": time.monotonic() - started,
+    }
+    try:
+        run.summary["left_out"] = await run.session.ledger.exclusion_counts(run.run_id)
+        sentence = None if error is None else redact(error)
+        await run.session.ledger.finish_run(run.run_id, state, error=sentence, summary=run.summary)
+        run.folder.write("summary.json", run.summary)
+    except Exception as fault:
+        if error is None:
+            raise
+        logger.warning("run %s: its end could not be recorded (%s)", run.run_id, redact(str(fault)))
+
+
+def _new_run_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"

@@ -1,0 +1,168 @@
+"""What happened in a closed window → ``market_outcomes``: in one transaction, and as often as one likes.
+
+A market that is there already is corrected in place; what a later call does not know (None) stays as it was, so
+that a late call with half of the facts undoes nothing. An unresolved prediction market is written unresolved.
+
+The game's columns are narrow: ``changePercent`` ends at ±999.99. A larger move is left NULL beside its prices,
+from which the reader computes it; without prices it is cut to the limit. Prices have two decimals there, so the
+change is computed from the exact ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from data_bridge.database import Database
+from data_bridge.errors import ConfigurationError
+from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
+from data_bridge.window_ids import end_of, normalise
+
+if TYPE_CHECKING:
+    from data_bridge.migrate import Connection
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_CHANGE = Decimal("999.99")
+_LARGEST_PRICE = Decimal("99999999.99")
+_LARGEST_VOLUME = Decimal("9999999999999.99")
+_LONGEST_NAME = 20
+
+# Any spelling of the window's id starts with its day and hour; some rows have a space for the T.
+_EXISTING = """
+SELECT "id", "stockTicker", "predictionMarketId" FROM "market_outcomes"
+WHERE "windowId" LIKE $1 OR "windowId" LIKE $2
+ORDER BY "createdAt", "id"
+"""
+_CORRECT = """
+UPDATE "market_outcomes" SET {changes}
+WHERE "id" = $1 AND ({differences})
+"""
+_ADD = """
+INSERT INTO "market_outcomes" ("id", "windowId", {columns}, "createdAt") VALUES ($1, $2, {places})
+"""
+
+
+async def record_outcomes(
+    database: Database, window_id: str, outcomes: MarketOutcomes, *, hours: int = 1, now: datetime | None = None
+) -> int:
+    """Write the ground truth of ``window_id``; returns how many rows were added or changed (0 for a repetition).
+
+    ConfigurationError if the id is none, or the window has not ended: half an hour's prices are not its outcome.
+    """
+    canonical = normalise(window_id)
+    if canonical is None:
+        raise ConfigurationError(f"{window_id!r} is not a window id: write YYYY-MM-DDTHH:00.")
+    now = now or datetime.now(UTC)
+    if end_of(canonical, hours) > now:
+        raise ConfigurationError(f"Window {canonical} has not ended yet: its outcomes are not known.")
+    rows = [("stockTicker", _name(stock.ticker, "ticker"), _stock_columns(stock)) for stock in outcomes.stocks]
+    rows += [("predictionMarketId", market.market_id, _prediction_columns(market)) for market in outcomes.predictions]
+
+    async with database.pool.acquire() as connection, connection.transaction():
+        # Two trackers at once would both find nothing and both add: one after the other, also through a pooler.
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"outcomes:{canonical}")
+        day_and_hour = canonical[:13]
+        existing = await connection.fetch(_EXISTING, f"{day_and_hour}:%", f"{day_and_hour.replace('T', ' ')}:%")
+        written = 0
+        for key, name, columns in rows:
+            known = [row["id"] for row in existing if row[key] == name]
+            if known:
+                for row_id in known:
+                    written += await _correct(connection, row_id, columns)
+            else:
+                await _add(connection, canonical, f"{key}:{name}", {key: name, **columns}, now)
+                written += 1
+    return written
+
+
+async def _correct(connection: Connection, row_id: str, columns: dict[str, Any]) -> int:
+    facts = {name: value for name, value in columns.items() if value is not None}
+    if "startPrice" in facts and "endPrice" in facts:
+        facts["changePercent"] = columns["changePercent"]  # None, too, takes the place of an outdated figure
+    if not facts:
+        return 0
+    places = {name: f"${place}{_cast(name)}" for place, name in enumerate(facts, 2)}
+    changes = ", ".join(f'"{name}" = {place}' for name, place in places.items())
+    differences = " OR ".join(f'"{name}" IS DISTINCT FROM {place}' for name, place in places.items())
+    statement = _CORRECT.format(changes=changes, differences=differences)
+    result = await connection.execute(statement, row_id, *facts.values())
+    return int(result.rpartition(" ")[2])
+
+
+async def _add(connection: Connection, window_id: str, market: str, columns: dict[str, Any], now: datetime) -> None:
+    names = ", ".join(f'"{name}"' for name in columns)
+    places = ", ".join(f"${place}{_cast(name)}" for place, name in enumerate([*columns, "createdAt"], 3))
+    written_at = now.astimezone(UTC).replace(tzinfo=None)
+    row_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{window_id}/{market}"))
+    statement = _ADD.format(columns=names, places=places)
+    await connection.execute(statement, row_id, window_id, *columns.values(), written_at)
+
+
+def _cast(column: str) -> str:
+    """Types that Postgres would otherwise guess; a price is compared as it will be stored, rounded."""
+    kinds = {"startPrice": "numeric(10,2)", "endPrice": "numeric(10,2)", "changePercent": "numeric(5,2)"}
+    kinds |= {"finalProbability": "numeric(5,4)", "volume": "numeric(15,2)", "newsEvents": "jsonb"}
+    return f"::{kinds[column]}" if column in kinds else ""
+
+
+def _stock_columns(stock: StockOutcome) -> dict[str, Any]:
+    exact = (_decimal(stock.start_price), _decimal(stock.end_price))
+    start, end = (_within(price, _LARGEST_PRICE, stock.ticker) for price in exact)
+    change = _decimal(stock.change_percent)
+    if change is None and exact[0] and exact[1] is not None:
+        change = (exact[1] - exact[0]) / exact[0] * 100
+    return {
+        "startPrice": start,
+        "endPrice": end,
+        "changePercent": _storable_change(change, start, end, stock.ticker),
+        "sentiment": _name(stock.sentiment, "sentiment"),
+        "newsEvents": msgspec.json.encode([_news_json(event) for event in stock.news]).decode() if stock.news else None,
+    }
+
+
+def _storable_change(change: Decimal | None, start: Decimal | None, end: Decimal | None, ticker: str) -> Decimal | None:
+    if change is None or abs(change) <= _LARGEST_CHANGE:
+        return change
+    if start is not None and end is not None and round(start, 2) > 0:
+        return None
+    logger.warning("%s moved by %.0f %%, more than the column holds: cut to the limit", ticker, change)
+    return _LARGEST_CHANGE.copy_sign(change)
+
+
+def _prediction_columns(market: PredictionOutcome) -> dict[str, Any]:
+    probability = _decimal(market.final_probability)
+    return {
+        "question": market.question,
+        "outcome": _name(market.outcome, "outcome"),
+        "finalProbability": None if probability is None else min(max(probability, Decimal(0)), Decimal(1)),
+        "volume": _within(_decimal(market.volume), _LARGEST_VOLUME, market.market_id),
+    }
+
+
+def _news_json(event: NewsEvent) -> dict[str, Any]:
+    fields = {"headline": event.headline, "timestamp": event.timestamp, "sentiment": event.sentiment}
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _decimal(number: float | None) -> Decimal | None:
+    return Decimal(str(number)) if number is not None and math.isfinite(number) else None
+
+
+def _within(number: Decimal | None, largest: Decimal, market: str) -> Decimal | None:
+    if number is not None and abs(number) > largest:
+        logger.warning("%s has a figure of %s, more than the column holds: left unknown", market, number)
+        return None
+    return number
+
+
+def _name(text: str | None, what: str) -> str | None:
+    if text is not None and len(text) > _LONGEST_NAME:
+        raise ConfigurationError(f"The {what} {text!r} is longer than the {_LONGEST_NAME} characters of its column.")
+    return text

@@ -9,7 +9,7 @@ import pytest
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
 from trainer.world.market import Market, StageName
-from trainer.world.play import Player
+from trainer.world.player import Player
 
 WINDOWS = windows_from("2026-03-02T00:00", 200)
 

@@ -1,6 +1,6 @@
 """The action format: one short line that a small model can learn, and nothing else.
 
-    BUY $COIN 20%     SELL $COIN 20%     YES #1 5%     NO #1 5%     HOLD
+    BUY $COIN 20%     SELL $COIN 20%     YES #1 2%     NO #1 2%     HOLD
 
 The size is a share of the agent's stake for the hour. Anything around, before or after the line is an error:
 an agent whose answer has to be guessed at has not answered.

@@ -1,8 +1,8 @@
 """An agent's books: what it owns in the window, what that is worth, what it has made.
 
 Positions live for one window: they are opened against the balance, marked at every decision, and settled when the
-window closes. Orders are sized by the *stake*, which is the same for every agent that can afford it, so that what
-agents make in a window can be compared whatever their balances are.
+window closes. Orders are sized by the *stake*, which is the balance at the start of the window: agents that decide
+the same make the same return, whatever their balances are.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from trainer.world.actions import BUY, NO, SELL, YES, Decision
-
-STAKE = 10_000.0
 
 
 def instrument(decision: Decision) -> str:
@@ -51,7 +49,7 @@ class Book:
 
     @property
     def stake(self) -> float:
-        return max(0.0, min(STAKE, self.balance))
+        return max(0.0, self.balance)
 
     @property
     def committed(self) -> float:

@@ -11,7 +11,7 @@ from trainer.world.clock import snowflake
 from trainer.world.policies import Policy, ScriptedPolicy
 
 ROLES = ("momentum trader", "contrarian", "news trader", "market maker", "analyst")
-BALANCES = (15_000.0, 20_000.0, 25_000.0, 40_000.0)
+BALANCES = (9_000.0, 10_000.0, 11_000.0)
 
 _NAMES = ("ada", "blaise", "carl", "dorothy", "emmy", "fermi", "grace", "hypatia", "ibn", "joan", "kurt", "lise")
 _FIRST_DAY = datetime(2024, 6, 1, tzinfo=UTC)
@@ -34,16 +34,16 @@ class Agent:
 def scripted_cast(count: int, seed: int) -> tuple[Agent, ...]:
     """``count`` scripted agents with skills spread evenly over [0, 1], in no order."""
     skills = shuffled([index / max(1, count - 1) for index in range(count)], seed, "skills")
-    return tuple(_agent(index, seed, ScriptedPolicy(skill), skill) for index, skill in enumerate(skills))
+    return tuple(_agent(index, (seed, "scripted"), ScriptedPolicy(skill), skill) for index, skill in enumerate(skills))
 
 
 def model_cast(count: int, seed: int, policy_of: Callable[[int], Policy]) -> tuple[Agent, ...]:
     """``count`` agents that ask a model; usually they all share one policy."""
-    return tuple(_agent(index, seed, policy_of(index), None) for index in range(count))
+    return tuple(_agent(index, (seed, "model"), policy_of(index), None) for index in range(count))
 
 
-def _agent(index: int, seed: int, policy: Policy, skill: float | None) -> Agent:
-    key = (seed, "agent", index)
+def _agent(index: int, world: tuple[object, ...], policy: Policy, skill: float | None) -> Agent:
+    key = (*world, "agent", index)
     return Agent(
         agent_id=snowflake(_FIRST_DAY, index, *key),
         index=index,

@@ -17,7 +17,7 @@ class Limits:
     """In shares of the stake."""
 
     order: float = 0.20
-    bet: float = 0.05
+    bet: float = 0.02
     position: float = 0.40
     loss: float = 0.10
     """An agent that has lost this much in the window may only make its positions smaller."""

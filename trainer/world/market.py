@@ -104,9 +104,10 @@ class Market:
         number = int(start_of(window_id).timestamp()) // 3600
         pair, mirror = number // 2, (1 if number % 2 == 0 else -1)
         minutes = decision_minutes(self.decisions)
-        symbols = shuffled(SYMBOLS, self.seed, "symbols", number)[: stage.tickers]
+        symbols = SYMBOLS[:1] if stage.tickers == 1 else shuffled(SYMBOLS, self.seed, "symbols", number)
         tickers = tuple(
-            self._ticker(symbol, slot, pair, mirror, number, len(minutes)) for slot, symbol in enumerate(symbols)
+            self._ticker(symbol, slot, pair, mirror, number, len(minutes))
+            for slot, symbol in enumerate(symbols[: stage.tickers])
         )
         predictions = tuple(
             self._prediction(slot, window_id, pair, mirror, number, len(minutes)) for slot in range(stage.predictions)

@@ -1,9 +1,12 @@
 """Puts an observation into words: the chat messages that an agent's model is given.
 
-Measured with the embedded 135M model, which can follow very little: a rule of two short sentences, a worked
-example for each direction (up first: with the other order it no longer tells good news from bad), then prices and
-news in the same layout. Everything up to the last message is the same for all agents and all hours of a stage, so
-that an engine computes it once; nothing in it is an agent's own, so the agents of a window share the rest as well.
+Chosen by measuring the embedded 135M model: a rule of two short sentences, two worked examples up, then two down,
+then prices and news in the same layout. Untrained, it then ranks BUY over SELL for good news against bad with an
+AUC of 0.95, and prefers neither; with the examples in another order, or other tickers in them, it prefers one
+whatever the news (AUC 0.5 to 0.8). Training needs both answers alive, so the order is fixed and the ticker one.
+
+Everything up to the last message is the same for all agents and all hours of a stage, so that an engine computes it
+once; nothing in it is an agent's own, so that the agents of a window share the rest as well.
 """
 
 from __future__ import annotations
@@ -17,11 +20,8 @@ PROMPT_VERSION = "1"
 """Kept with every simulated window; a replay of an older one says so instead of asking something else."""
 
 _SYSTEM: dict[StageName, str] = {
-    "one": "You trade on the news. Good news: BUY. Bad news: SELL. Reply with one line.",
-    "several": (
-        "You trade on the news. Good news: BUY. Bad news: SELL. A question: YES or NO. Unsure: HOLD. "
-        "Reply with one line."
-    ),
+    "one": "Good news: BUY. Bad news: SELL.",
+    "several": "Good news: BUY. Bad news: SELL. For a question: YES or NO. If unsure: HOLD.",
 }
 
 _QUOTES = (Quote("$COIN", 100.0, 0.0), Quote("$NOVA", 50.0, 0.0), Quote("$MINT", 200.0, 0.0))
@@ -30,11 +30,13 @@ _QUESTION = (Question("#1", "port reopens this hour", 0.5),)
 _EXAMPLES: dict[StageName, tuple[tuple[str, Decision], ...]] = {
     "one": (
         ("Orders at $COIN surge", Decision(BUY, "$COIN", 20)),
+        ("$COIN wins a big award", Decision(BUY, "$COIN", 20)),
         ("Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
+        ("$COIN recalls a faulty product", Decision(SELL, "$COIN", 20)),
     ),
     "several": (
         ("Orders at $NOVA surge", Decision(BUY, "$NOVA", 20)),
-        ("Plans are cancelled: port reopens this hour", Decision(NO, "#1", 5)),
+        ("Plans are cancelled: port reopens this hour", Decision(NO, "#1", 2)),
         ("Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
     ),
 }
@@ -52,7 +54,7 @@ def messages_for(seen: Observation, stage: StageName) -> list[ChatMessage]:
 
 
 def _layout(quotes: tuple[Quote, ...], questions: tuple[Question, ...], headlines: tuple[str, ...]) -> str:
-    lines = [f"{quote.symbol} {quote.price:.2f}" for quote in quotes]
+    lines = [f"{quote.symbol} {quote.price:.0f}" for quote in quotes]
     lines += [f"{question.label} {question.question} YES {question.yes_price:.2f}" for question in questions]
     lines += [f"News: {headline}" for headline in headlines]
     return "\n".join(lines)

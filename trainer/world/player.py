@@ -1,0 +1,160 @@
+"""Plays hours: all agents of a window side by side, decision by decision. In memory; ``play`` writes them down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from data_bridge.models import ChatMessage
+from trainer.world.actions import ActionError, Decision, parse
+from trainer.world.books import Book
+from trainer.world.cast import Agent
+from trainer.world.chance import unit
+from trainer.world.exchange import Exchange, Tape, fill_price, marks
+from trainer.world.exploration import DEFAULT_EXPLORATION, Exploration
+from trainer.world.guard import DEFAULT_LIMITS, Limits, check
+from trainer.world.market import Hour, Market
+from trainer.world.observation import Observation, observe
+from trainer.world.policies import Answer, Ask
+from trainer.world.prompt import messages_for
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedStep:
+    """One decision of one agent, as it was when it was made, and what the exchange or the guard said."""
+
+    seen: Observation
+    messages: Sequence[ChatMessage]
+    answer: Answer
+    decision: Decision | None
+    """What the reply says, if it can be read; blocked or not."""
+    error: ActionError | None
+    book: Book
+    """Before the decision."""
+    gain: float
+    """What the agent had made in the window before the decision."""
+    price: float | None
+    """What the order was filled at."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHour:
+    """One agent's window: its decisions, and its books when the window had closed."""
+
+    agent: Agent
+    steps: tuple[PlayedStep, ...]
+    after: Book
+
+    @property
+    def pnl(self) -> float:
+        return self.after.lifetime_pnl - self.steps[0].book.lifetime_pnl
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedHour:
+    hour: Hour
+    tape: Tape
+    agents: tuple[AgentHour, ...]
+
+
+class Player:
+    """A world with its agents. Keeps their books from window to window."""
+
+    def __init__(
+        self,
+        market: Market,
+        cast: Sequence[Agent],
+        exploration: Exploration = DEFAULT_EXPLORATION,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.market = market
+        self.cast = cast
+        self.exploration = exploration
+        self.limits = limits
+        self._books = {agent.agent_id: Book(agent.starting_balance, 0.0) for agent in self.cast}
+
+    def resume(self, books: Mapping[str, Book]) -> None:
+        """Take up the books of agents that have played before."""
+        self._books.update(books)
+
+    async def play(
+        self, window_ids: Sequence[str], *, first_index: int = 0, lookahead: int = 0
+    ) -> AsyncIterator[PlayedHour]:
+        """The windows in order. The first decisions of ``lookahead`` more windows are asked for in advance.
+
+        A first decision depends on nothing that an earlier window brings, so a model that batches can answer those
+        of several windows at once; the books are kept strictly in order all the same.
+        """
+        asked: deque[tuple[Hour, int, asyncio.Task[list[Answer]]]] = deque()
+        upcoming = iter(enumerate(window_ids, start=first_index))
+        try:
+            while True:
+                while len(asked) <= lookahead and (following := next(upcoming, None)) is not None:
+                    index, window_id = following
+                    hour = self.market.hour(window_id)
+                    first = observe(hour, 0, Exchange(hour).quotes(0))
+                    asked.append((hour, index, asyncio.create_task(self._ask(first, index), name=f"ask {window_id}")))
+                if not asked:
+                    return
+                hour, index, answers = asked.popleft()
+                yield await self._play_hour(hour, index, await answers)
+        finally:
+            for _, _, answers in asked:
+                answers.cancel()
+
+    async def _ask(self, seen: Observation, window_index: int) -> list[Answer]:
+        """One answer an agent, in the cast's order, all asked at once."""
+        messages = messages_for(seen, self.market.stage)
+        epsilon = self.exploration.epsilon(window_index)
+
+        def ask(agent: Agent) -> Ask:
+            key = (self.market.seed, seen.window_id, seen.step, agent.index)
+            explores = unit(*key, "explore") < epsilon
+            return Ask(messages, seen, explores, self.exploration, self.limits, key)
+
+        return list(await asyncio.gather(*(agent.policy.answer(ask(agent)) for agent in self.cast)))
+
+    async def _play_hour(self, hour: Hour, index: int, first_answers: list[Answer]) -> PlayedHour:
+        exchange = Exchange(hour)
+        books = [self._books[agent.agent_id].next_window() for agent in self.cast]
+        steps: list[list[PlayedStep]] = [[] for _ in self.cast]
+        for step in range(len(hour.minutes)):
+            quotes = exchange.quotes(step)
+            seen = observe(hour, step, quotes)
+            answers = first_answers if step == 0 else await self._ask(seen, index)
+            messages = messages_for(seen, self.market.stage)
+            gains = [book.gain(marks(quotes)) for book in books]
+            read = [
+                judge_reply(answer.text, seen, book, gain, self.limits)
+                for answer, book, gain in zip(answers, books, gains, strict=True)
+            ]
+            fills = exchange.clear(step, [None if error else decision for decision, error in read])
+            for number, (decision, error) in enumerate(read):
+                order = decision if decision is not None and decision.market and error is None else None
+                price = fill_price(order, fills) if order is not None else None
+                steps[number].append(
+                    PlayedStep(seen, messages, answers[number], decision, error, books[number], gains[number], price)
+                )
+                if error is not None:
+                    books[number] = books[number].with_error()
+                elif order is not None and price is not None:
+                    books[number] = books[number].filled(order, price)
+        tape = exchange.close()
+        played: list[AgentHour] = []
+        for agent, book, taken in zip(self.cast, books, steps, strict=True):
+            after = book.settled(tape.settlement)
+            self._books[agent.agent_id] = after
+            played.append(AgentHour(agent, tuple(taken), after))
+        return PlayedHour(hour, tape, tuple(played))
+
+
+def judge_reply(
+    reply: str, seen: Observation, book: Book, gain: float, limits: Limits
+) -> tuple[Decision | None, ActionError | None]:
+    """What ``reply`` says, and why it cannot be done if so. The one path for live play and for replay."""
+    parsed = parse(reply)
+    if isinstance(parsed, ActionError):
+        return None, parsed
+    return parsed, check(parsed, seen, book, gain, limits)

@@ -1,0 +1,118 @@
+"""The simulated market's memory in Postgres: what was played, and the planted truth. For replay, never for training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+import msgspec
+
+from data_bridge.database import Database
+from data_bridge.errors import ConfigurationError
+from trainer.world.books import Book
+from trainer.world.cast import Agent
+from trainer.world.exchange import Tape
+from trainer.world.guard import Limits
+from trainer.world.market import Market
+from trainer.world.player import PlayedHour
+from trainer.world.prompt import PROMPT_VERSION
+from trainer.world.replay import SimulatedWindow
+
+_WINDOWS = """
+SELECT window_id, world_seed, luck, stage, decisions, prompt_version, limits, tape
+FROM hindsight.simulated_windows WHERE window_id = ANY($1)
+"""
+_REMEMBER_WINDOW = """
+INSERT INTO hindsight.simulated_windows
+    (window_id, world_seed, luck, stage, decisions, prompt_version, window_index, limits, tape)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9::jsonb)
+"""
+_REMEMBER_AGENTS = """
+INSERT INTO hindsight.simulated_agents
+    (agent_id, world_seed, agent_index, name, role, starting_balance, balance, lifetime_pnl, skill)
+SELECT * FROM unnest(
+    $1::text[], $2::bigint[], $3::int[], $4::text[], $5::text[], $6::float8[], $7::float8[], $8::float8[], $9::float8[])
+ON CONFLICT (agent_id) DO UPDATE SET balance = EXCLUDED.balance, lifetime_pnl = EXCLUDED.lifetime_pnl
+"""
+
+
+async def remember(database: Database, market: Market, limits: Limits, played: PlayedHour, window_index: int) -> None:
+    """Keep the window and the agents' books, in one transaction: from here on the window has been played."""
+    tape = msgspec.json.encode(played.tape).decode()
+    lives = played.agents
+    async with database.pool.acquire() as connection, connection.transaction():
+        await connection.execute(
+            _REMEMBER_WINDOW,
+            played.hour.window_id,
+            market.seed,
+            market.luck,
+            market.stage,
+            market.decisions,
+            PROMPT_VERSION,
+            window_index,
+            msgspec.json.encode(asdict(limits)).decode(),
+            tape,
+        )
+        await connection.execute(
+            _REMEMBER_AGENTS,
+            [life.agent.agent_id for life in lives],
+            [market.seed] * len(lives),
+            [life.agent.index for life in lives],
+            [life.agent.name for life in lives],
+            [life.agent.role for life in lives],
+            [life.agent.starting_balance for life in lives],
+            [life.after.balance for life in lives],
+            [life.after.lifetime_pnl for life in lives],
+            [life.agent.skill for life in lives],
+        )
+
+
+async def load_windows(database: Database, window_ids: Iterable[str]) -> dict[str, SimulatedWindow]:
+    """The simulated ones among ``window_ids``, ready to replay; those of an older prompt are left out."""
+    rows = await database.pool.fetch(_WINDOWS, list(window_ids))
+    return {
+        row["window_id"]: SimulatedWindow(
+            row["window_id"],
+            Market(row["world_seed"], row["luck"], row["stage"], row["decisions"]),
+            msgspec.json.decode(row["tape"], type=Tape),
+            msgspec.json.decode(row["limits"], type=Limits),
+        )
+        for row in rows
+        if row["prompt_version"] == PROMPT_VERSION
+    }
+
+
+async def unplayed(database: Database, market: Market, window_ids: Sequence[str]) -> list[str]:
+    """Those of ``window_ids`` that this world has not played yet; an hour has one world only."""
+    query = """
+        SELECT window_id, world_seed, luck, stage, decisions FROM hindsight.simulated_windows
+        WHERE window_id = ANY($1) ORDER BY window_id
+    """
+    played = set[str]()
+    for window_id, *settings in await database.pool.fetch(query, list(window_ids)):
+        if Market(*settings) != market:
+            raise ConfigurationError(
+                f"Window {window_id} was already simulated with other settings (seed, luck, stage, decisions: "
+                f"{', '.join(map(str, settings))}): choose other hours with --start, or another --home."
+            )
+        played.add(window_id)
+    return [window_id for window_id in window_ids if window_id not in played]
+
+
+async def windows_played(database: Database, seed: int) -> int:
+    """How many windows the world of ``seed`` has played so far."""
+    query = "SELECT count(*) FROM hindsight.simulated_windows WHERE world_seed = $1"
+    return int(await database.pool.fetchval(query, seed))
+
+
+async def load_books(database: Database, cast: Sequence[Agent]) -> dict[str, Book]:
+    """The books of those of ``cast`` that have played before."""
+    query = "SELECT agent_id, balance, lifetime_pnl FROM hindsight.simulated_agents WHERE agent_id = ANY($1)"
+    rows = await database.pool.fetch(query, [agent.agent_id for agent in cast])
+    return {row["agent_id"]: Book(row["balance"], row["lifetime_pnl"]) for row in rows}
+
+
+async def planted_skills(database: Database) -> dict[str, float]:
+    """The planted truth: agent id → skill. For tests of the trainer and of judges, never for what they are shown."""
+    rows = await database.pool.fetch("SELECT agent_id, skill FROM hindsight.simulated_agents WHERE skill IS NOT NULL")
+    return {row["agent_id"]: row["skill"] for row in rows}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from data_bridge.errors import BackendError
@@ -20,7 +21,7 @@ TOKENS_PER_CALL = 5
 
 
 class FakeBackend:
-    """``without_tokens``: trajectories that have nothing to train. ``fail_at``: steps that raise before anything."""
+    """``without_tokens``: trajectories with nothing to train. ``lose_step``: made, but the caller is never told."""
 
     def __init__(
         self,
@@ -42,6 +43,8 @@ class FakeBackend:
         self.all_without_tokens = all_without_tokens
         self.lose_step = lose_step
         self.metrics = metrics or {"kl": 0.01, "entropy": 1.0, "loss": 0.5}
+        self.on_step: Callable[[int], None] | None = None
+        """Called when a step is under way."""
         self.prepared: list[Batch] = []
         self.trained: list[Batch] = []
         self.receipts: list[str] = []
@@ -73,6 +76,8 @@ class FakeBackend:
         await on_submitted(receipt)
         await asyncio.sleep(self.seconds)
         step = await self.current_step() + 1
+        if self.on_step is not None:
+            self.on_step(step)
         temporary = self.folder / f".{step:04d}.tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         (temporary / "batch.json").write_text(

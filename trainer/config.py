@@ -162,6 +162,13 @@ class TrainingSettings(ChoiceSettings):
     scale_rewards: bool = setting(False, "Divide advantages by the group's standard deviation.")
     max_grad_norm: float = setting(1.0, "Gradient clipping.", gt=0)
     lora_rank: int = setting(16, "Rank of the LoRA adapter (CPU and local).", ge=1)
+    updates: int = setting(1, "Optimizer updates made of one batch, each on its share of the groups (CPU).", ge=1)
+    warm_start: int = setting(
+        0, "First steps that only imitate the replies judged above their group's mean (CPU); 0: none.", ge=0
+    )
+    entropy_bonus: float = setting(
+        0.0, "Weight of the entropy of each reply's first token, against early collapse (CPU).", ge=0
+    )
     foreign: Literal["positive", "all", "none"] = setting(
         "positive", "Tokens another model wrote: learn only from good ones, all, or none."
     )

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.builders import WINDOW, make_call, make_outcomes, make_step, make_trajectory
 from trainer.backends.art_import import import_art
 from trainer.backends.base import PreparedBatch
-from trainer.types import Batch
+from trainer.types import Batch, Group, JudgedGroup, JudgeIdentity, Verdict
 
 if TYPE_CHECKING:
     import art
+
+
+def judged_batch(*, logged_tokens: bool, rewards: tuple[float, ...] = (0.1, 0.9)) -> Batch:
+    """A judged batch of one group, before it is prepared; its log has tokens and log-probabilities, or only text."""
+    tokens = {"completion_token_ids": [3, 4, 2], "completion_logprobs": [-0.5] * 3} if logged_tokens else {}
+    trajectories = tuple(
+        make_trajectory(f"agent-{number}", steps=[make_step(calls=[make_call(f"BUY ACME {number}", **tokens)])])
+        for number in range(len(rewards))
+    )
+    verdicts = tuple(
+        Verdict(trajectory.trajectory_id, reward, 0.0, "")
+        for trajectory, reward in zip(trajectories, rewards, strict=True)
+    )
+    group = Group("group-1", WINDOW, trajectories, make_outcomes())
+    identity = JudgeIdentity("outcome", "trading", "1", "1", is_llm=False)
+    return Batch("batch-1", "hindsight", 0, (JudgedGroup(group, verdicts, identity, "key"),))
 
 
 def art_trajectory(reward: float, text: str = "BUY ACME") -> art.Trajectory:

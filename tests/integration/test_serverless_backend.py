@@ -10,13 +10,17 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from transformers import AutoTokenizer
 
 from data_bridge.errors import BackendError, ConfigurationError
-from tests.builders_art import prepared_batch
+from data_bridge.quality import Reason
+from tests.builders_art import judged_batch, prepared_batch
 from tests.fakes.wandb_server import DROP, DROP_AFTER, Fault, WandbServer, wandb_server
+from tests.tiny_model import tiny_model_directory
 from trainer.backends.art_import import import_art
 from trainer.backends.follow import Pace
 from trainer.backends.receipt import Receipt
@@ -89,7 +93,7 @@ async def test_batches_are_trained_one_after_the_other_each_by_one_job(server: W
             assert result.checkpoint.location == f"wandb-artifact:///default-entity/game/hindsight:step{number}"
             assert result.checkpoint.base_model == "OpenPipe/Qwen3-14B-Instruct"
             assert result.trainable_tokens == 6
-            assert result.metrics["loss/train"] == pytest.approx(0.4)
+            assert result.metrics["loss"] == pytest.approx(0.4)
             assert ledger.written[-1].startswith(f"job-{number} ")
         assert await backend.current_step() == 3
     assert list(server.jobs_per_batch().values()) == [1, 1, 1]
@@ -120,6 +124,47 @@ async def test_the_ledger_knows_of_a_batch_before_it_is_sent_and_of_its_job_befo
     async with opened(server) as backend:
         await backend.train(prepared_batch(), on_submitted=on_submitted)
     assert seen == [(0, 0), (1, 0)]
+
+
+# -- what is sent
+
+
+async def test_logged_tokens_and_log_probabilities_are_sent_as_they_are(server: WandbServer) -> None:
+    async with opened(server) as backend:
+        prepared = await backend.prepare(judged_batch(logged_tokens=True))
+        assert (prepared.trainable_tokens, prepared.metrics["share_rescored"]) == (6, 0)
+        result = await backend.train(prepared, on_submitted=Ledger())
+    assert result.metrics["reward"] == pytest.approx(0.5)
+    assert server.jobs[0].body["experimental_config"]["precalculate_logprobs"] is False
+    turn = server.jobs[0].body["trajectory_groups"][0]["trajectories"][0]["messages_and_choices"][-1]
+    assert [(entry["token"], entry["logprob"]) for entry in turn["logprobs"]["content"]] == [
+        ("token_id:3", -0.5),
+        ("token_id:4", -0.5),
+        ("token_id:2", -0.5),
+    ]
+
+
+async def test_a_log_of_mere_text_is_tokenised_here_and_scored_by_the_server(
+    server: WandbServer, tmp_path: Path
+) -> None:
+    base_model = str(tiny_model_directory(tmp_path / "model"))
+    async with opened(server, base_model=base_model) as backend:
+        prepared = await backend.prepare(judged_batch(logged_tokens=False))
+        assert prepared.exclusions == ()
+        await backend.train(prepared, on_submitted=Ledger())
+    assert server.jobs[0].body["experimental_config"]["precalculate_logprobs"] is True
+    turn = server.jobs[0].body["trajectory_groups"][0]["trajectories"][0]["messages_and_choices"][-1]
+    tokens = [int(entry["token"].removeprefix("token_id:")) for entry in turn["logprobs"]["content"]]
+    assert AutoTokenizer.from_pretrained(base_model).decode(tokens) == "BUY ACME 0<|im_end|>"
+
+
+async def test_without_a_tokenizer_mere_text_is_left_out_with_its_reason(server: WandbServer, tmp_path: Path) -> None:
+    async with opened(server, base_model=str(tmp_path)) as backend:
+        prepared = await backend.prepare(judged_batch(logged_tokens=False))
+        assert {exclusion.reason for exclusion in prepared.exclusions} == {Reason.NO_LOGPROBS}
+        with pytest.raises(BackendError, match="no trainable tokens"):
+            await backend.train(prepared, on_submitted=Ledger())
+    assert server.jobs == []
 
 
 # -- the submission
@@ -236,7 +281,7 @@ async def test_faults_while_following_are_forgiven_however_many_they_are(server:
     async with opened(server, Pace(0.02, 0.05, patience=30)) as backend:
         result = await backend.train(prepared_batch(), on_submitted=Ledger())
     assert result.checkpoint.step == 1
-    assert result.metrics["loss/train"] == pytest.approx(0.4)
+    assert result.metrics["loss"] == pytest.approx(0.4)
     assert list(server.jobs_per_batch().values()) == [1]
 
 
@@ -305,7 +350,7 @@ async def test_pages_of_a_job_whose_connection_breaks_in_between_are_read_once_e
                 server.break_next("events", *[Fault(500)] * 4)
 
         result = await backend.train(prepared_batch(), on_submitted=on_submitted)
-    assert result.metrics["loss/train"] == pytest.approx(0.4)
+    assert result.metrics["loss"] == pytest.approx(0.4)
 
 
 # -- a process that dies
@@ -351,7 +396,7 @@ async def test_a_process_killed_before_the_first_poll_finds_the_job_by_its_id(se
     assert result is not None
     assert result.checkpoint.step == 1
     assert result.trainable_tokens == 6
-    assert result.metrics["loss/train"] == pytest.approx(0.4)
+    assert result.metrics["loss"] == pytest.approx(0.4)
     assert list(server.jobs_per_batch().values()) == [1]
 
 

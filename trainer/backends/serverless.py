@@ -20,7 +20,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,10 @@ from data_bridge.errors import BackendError, ConfigurationError
 from trainer.backends.arguments import base_model_of, check_trainable, serverless_arguments
 from trainer.backends.art_import import import_art
 from trainer.backends.base import PreparedBatch, Submitted
+from trainer.backends.deferred_scoring import TokenisingScorer, needs_scoring, prepare_deferred
 from trainer.backends.faults import FAULTS, Fate, Patience, explain, fate_of, is_refused_key
 from trainer.backends.follow import Event, JobEnd, Pace, ask, deadline_of, follow_job, wait_for_step
+from trainer.backends.metric_names import our_names
 from trainer.backends.receipt import Receipt
 from trainer.config import TrainSettings
 from trainer.types import Batch, Checkpoint, StepResult
@@ -61,6 +63,7 @@ class ServerlessBackend:
         self._pace = pace or Pace()
         self._arguments = serverless_arguments(settings)
         self._base_model = base_model_of(self.name, settings)
+        self._scorer = TokenisingScorer(self._base_model)
         self._remote: art.ServerlessBackend | None = None
         self._model: art.TrainableModel[Any, Any] | None = None
 
@@ -125,7 +128,7 @@ class ServerlessBackend:
         return Checkpoint(self._settings.model, step, self._base_model, self.name, location)
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
-        raise NotImplementedError
+        return await prepare_deferred(batch, self._settings, self._scorer)
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         check_trainable(prepared)
@@ -134,7 +137,7 @@ class ServerlessBackend:
         outcome = await self._outcome(receipt)
         if isinstance(outcome, _Untrained):
             raise BackendError(f"Batch {prepared.batch.batch_id} was not trained: {outcome.why}")
-        return outcome
+        return replace(outcome, metrics={**prepared.metrics, **outcome.metrics})
 
     async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
         if job_id is None:
@@ -184,7 +187,9 @@ class ServerlessBackend:
         job = await remote._client.training_jobs.create(
             model_id=model.id,
             trajectory_groups=prepared.groups,
-            experimental_config=_experimental_config(self._arguments),
+            experimental_config=_experimental_config(
+                {**self._arguments, "precalculate_logprobs": needs_scoring(prepared)}
+            ),
         )
         if not isinstance(job.id, str) or not job.id:
             raise ValueError("the answer to the submission has no job id")
@@ -292,9 +297,8 @@ def _experimental_config(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(samples: list[dict[str, float]]) -> dict[str, float]:
-    """ART's names and averages for what the gradient steps of a job reported."""
+    """The averages of what the gradient steps of a job reported."""
     from art.metrics_taxonomy import average_metric_samples
     from art.serverless.backend import _canonicalize_upstream_metrics
 
-    averages: dict[str, float] = average_metric_samples(_canonicalize_upstream_metrics(sample) for sample in samples)
-    return averages
+    return our_names(average_metric_samples(_canonicalize_upstream_metrics(sample) for sample in samples))

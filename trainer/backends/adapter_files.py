@@ -1,0 +1,63 @@
+"""Whether a LoRA checkpoint on disk is whole, without loading it: a killed or full-disk save leaves half of one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_CONFIG = "adapter_config.json"
+_WEIGHTS = "adapter_model.safetensors"
+
+
+def is_whole(directory: Path) -> bool:
+    """Whether the adapter's configuration can be read and its weights are as long as their header says."""
+    try:
+        json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
+        with (directory / _WEIGHTS).open("rb") as file:
+            header_length = int.from_bytes(file.read(8), "little")
+            size = os.fstat(file.fileno()).st_size
+            if not 2 <= header_length <= size - 8:
+                return False
+            header = json.loads(file.read(header_length))
+        tensors = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        return bool(tensors) and 8 + header_length + max(tensors) == size
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return False
+
+
+def newest_whole_step(checkpoints: Path) -> int:
+    """The newest step whose checkpoint is whole; 0 if there is none. Directories are named by their step."""
+    return max((step for step, directory in _by_step(checkpoints) if is_whole(directory)), default=0)
+
+
+def set_broken_aside(checkpoints: Path) -> list[Path]:
+    """Rename broken checkpoints out of the way (nothing is deleted); where they are now."""
+    moved = []
+    for _, directory in _by_step(checkpoints):
+        if not is_whole(directory):
+            aside = directory.with_name(f"{directory.name}.broken-{time.time_ns()}")
+            directory.rename(aside)
+            moved.append(aside)
+            logger.warning("Checkpoint %s is not whole and was set aside as %s.", directory, aside.name)
+    return moved
+
+
+def make_durable(directory: Path) -> None:
+    """Have the files of a checkpoint on the disk, not only in its cache, before it is called trained."""
+    for path in [*(file for file in directory.rglob("*") if file.is_file()), directory, directory.parent]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _by_step(checkpoints: Path) -> list[tuple[int, Path]]:
+    if not checkpoints.is_dir():
+        return []
+    return [(int(entry.name), entry) for entry in checkpoints.iterdir() if entry.name.isdigit() and entry.is_dir()]

@@ -12,7 +12,7 @@ from data_bridge.database import Database
 from data_bridge.errors import DatabaseError
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import WINDOW, insert_window
-from tests.builders_training import make_record
+from tests.builders_ledger import make_record
 from trainer.game_rows import check_writable
 from trainer.ledger import Ledger
 from trainer.ledger_states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from data_bridge.database import Database
-from tests.builders_training import make_record
+from tests.builders_ledger import make_record
 from trainer import model_lock
 from trainer.ledger import Ledger
 from trainer.model_lock import LEASE, ModelBusy, hold

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Reason
-from tests.builders_training import make_judged
+from tests.builders_ledger import make_judged
 from trainer.selection import most_telling, parse_rule, select
 
 

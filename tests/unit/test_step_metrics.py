@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import make_call, make_step, make_trajectory
-from tests.builders_training import make_judged
+from tests.builders_ledger import make_judged
 from trainer.step_metrics import advantages_of, histogram, of_batch
 
 

@@ -89,6 +89,7 @@ class EmbeddedServer:
             except BlockingIOError:
                 return False
             else:
+                self._make_passable()
                 self._call("pg_ctl", "stop", "-D", str(self._data), "-m", "fast", "-w", "-t", str(_START_SECONDS))
                 return True
             finally:
@@ -108,8 +109,7 @@ class EmbeddedServer:
     def _run(self) -> Path:
         if not self._data.exists():
             self._create_cluster()
-        elif os.geteuid() == 0:
-            _make_passable(self._data)
+        self._make_passable()
         socket_folder = self._choose_socket_folder()
         if not self._is_answering(socket_folder):
             settings = {"listen_addresses": "", "unix_socket_directories": str(socket_folder), **self._options}
@@ -129,10 +129,21 @@ class EmbeddedServer:
         if os.geteuid() == 0:
             owner = _unprivileged_user()
             os.chown(new, owner.pw_uid, owner.pw_gid)
-            _make_passable(new)
+        self._make_passable()
         # The C locale sorts by bytes on every machine, and needs nothing installed.
         self._call("initdb", "-D", str(new), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", at=new)
         new.rename(self._data)
+
+    def _make_passable(self) -> None:
+        """Let root's server reach its folder and its binaries: search permission on the way there, nothing more."""
+        if os.geteuid() != 0:
+            return
+        for place in (self._data, _binary("postgres", self._data)):
+            for folder in place.parents:
+                mode = folder.stat().st_mode
+                if not mode & 0o001:
+                    logger.info("adding search permission (o+x) to %s for the embedded Postgres", folder)
+                    folder.chmod(mode & 0o7777 | 0o001)
 
     def _choose_socket_folder(self) -> Path:
         """The data folder, unless its path is too long for a socket: then a private folder with a short name."""
@@ -221,13 +232,3 @@ def _unprivileged_user() -> pwd.struct_passwd:
     raise DatabaseError(
         "Postgres does not run as root and there is no user `postgres` or `nobody`: run as another user."
     )
-
-
-def _make_passable(data: Path) -> None:
-    """Let the server's user reach its own folder and the binaries: search permission on the way, nothing more."""
-    for place in (data, _binary("postgres", data)):
-        for folder in place.parents:
-            mode = folder.stat().st_mode
-            if not mode & 0o001:
-                logger.info("adding search permission (o+x) to %s for the embedded Postgres", folder)
-                folder.chmod(mode & 0o7777 | 0o001)

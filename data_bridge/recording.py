@@ -6,7 +6,6 @@ caller has them. The window id is that of the start: the hour in which the agent
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
+from data_bridge.javascript_json import to_json
 from data_bridge.models import Action, EnvironmentState, LLMCall
 from data_bridge.snowflake import snowflake_id
 from data_bridge.trajectory_rows import TrajectoryRow
@@ -22,6 +22,7 @@ from data_bridge.window_ids import window_of
 current_step: ContextVar[StepRecording | None] = ContextVar("current_step", default=None)
 """The step whose ``async with`` block is running: where a recorded model client logs its calls."""
 
+_LONGEST_MS = 2**31 - 1  # what the column holds: 24 days
 Store = Callable[[TrajectoryRow], Awaitable[None]]
 
 
@@ -169,7 +170,7 @@ class TrajectoryRecording:
             agent_id=self.agent_id,
             start_time=self._started_at,
             end_time=at,
-            duration_ms=_milliseconds(at) - _milliseconds(self._started_at),
+            duration_ms=min(max(_milliseconds(at) - _milliseconds(self._started_at), 0), _LONGEST_MS),
             window_id=self.window_id,
             window_hours=self._window_hours,
             episode_id=f"{scenario}-{_milliseconds(at)}"[:100],
@@ -190,14 +191,6 @@ class TrajectoryRecording:
             recorded_at=recorded_at,
             agent_name=self._agent_name,
         )
-
-
-def to_json(value: Any) -> str:
-    """JSON as JavaScript writes it: NaN and infinities are null, and half of a surrogate pair is an escape."""
-    try:
-        return msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:
-        return json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=msgspec.to_builtins)
 
 
 def _call_json(call: LLMCall) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from data_bridge.javascript_json import from_json, to_json
+
 if TYPE_CHECKING:
     from data_bridge.migrate import Connection
 
@@ -163,7 +165,7 @@ def _naive(moment: datetime) -> datetime:
 def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
     """The row's LLM calls as the game also writes them, one by one, for its own analysis."""
     rows = []
-    for step in msgspec.json.decode(row.steps_json):
+    for step in from_json(row.steps_json):
         number = step["stepNumber"]
         moment = datetime.fromtimestamp(step["timestamp"] / 1000, UTC)
         for index, call in enumerate(step["llmCalls"]):
@@ -184,7 +186,7 @@ def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
                     call.get("actionType"),
                     _storable(call["systemPrompt"]),
                     _storable(call["userPrompt"]),
-                    msgspec.json.encode(messages).decode(),
+                    to_json(messages),
                     _storable(call["response"]),
                     _storable(call.get("reasoning")),
                     call["temperature"],
@@ -193,7 +195,7 @@ def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
                     _whole(used[0]),
                     _whole(used[1]),
                     _whole(used[0] + used[1]) if used[0] is not None and used[1] is not None else None,
-                    msgspec.json.encode({"modelVersion": call.get("modelVersion")}).decode(),
+                    to_json({"modelVersion": call.get("modelVersion")}),
                     _naive(row.recorded_at),
                 )
             )
@@ -210,5 +212,7 @@ def _whole(number: float | None) -> int | None:
 
 
 def _storable(text: str | None) -> str | None:
-    """Postgres text cannot hold NUL; JSON text can, so nothing is lost from ``stepsJson``."""
-    return None if text is None else text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    """Postgres text holds neither NUL nor half a surrogate pair; JSON text can, so ``stepsJson`` loses nothing."""
+    if text is None:
+        return None
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -37,9 +36,9 @@ def scripted_cast(count: int, seed: int) -> tuple[Agent, ...]:
     return tuple(_agent(index, (seed, "scripted"), ScriptedPolicy(skill), skill) for index, skill in enumerate(skills))
 
 
-def model_cast(count: int, seed: int, policy_of: Callable[[int], Policy]) -> tuple[Agent, ...]:
-    """``count`` agents that ask a model; usually they all share one policy."""
-    return tuple(_agent(index, (seed, "model"), policy_of(index), None) for index in range(count))
+def model_cast(count: int, seed: int, policy: Policy) -> tuple[Agent, ...]:
+    """``count`` agents that share one policy, usually a model's."""
+    return tuple(_agent(index, (seed, "model"), policy, None) for index in range(count))
 
 
 def _agent(index: int, world: tuple[object, ...], policy: Policy, skill: float | None) -> Agent:

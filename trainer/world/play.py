@@ -5,6 +5,7 @@ A window that has been played is left alone, so that an interrupted call can be 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,11 +33,13 @@ async def play_windows(
     exploration: Exploration = DEFAULT_EXPLORATION,
     limits: Limits = DEFAULT_LIMITS,
     lookahead: int = 0,
+    write_together: int = 1,
     on_window: Callable[[PlayedHour], None] | None = None,
 ) -> Tally:
     """Play those of ``window_ids`` that have not been played, in order; what came of them, by agent.
 
     ``lookahead`` more windows are asked about in advance, for models that answer many requests at once.
+    ``write_together`` windows are written at once: faster, and what an interruption costs if playing is slow.
     """
     await _refuse_a_live_game(database)
     todo = await unplayed(database, market, window_ids)
@@ -45,14 +48,23 @@ async def play_windows(
     player.resume(await load_books(database, cast))
     tally = Tally()
     async with Recorder(database, spool_dir) as recorder:
-        index = first_index
+        waiting: list[PlayedHour] = []
+
+        async def write() -> None:
+            await asyncio.gather(*(record_hour(recorder, database, played, market.seed) for played in waiting))
+            await remember(database, market, limits, waiting, first_index + tally.windows)
+            for played in waiting:
+                tally.add(played)
+                if on_window is not None:
+                    on_window(played)
+            waiting.clear()
+
         async for played in player.play(todo, first_index=first_index, lookahead=lookahead):
-            await record_hour(recorder, database, played, market.seed)
-            await remember(database, market, limits, played, index)
-            tally.add(played)
-            index += 1
-            if on_window is not None:
-                on_window(played)
+            waiting.append(played)
+            if len(waiting) >= write_together:
+                await write()
+        if waiting:
+            await write()
         await recorder.flush()
     return tally
 

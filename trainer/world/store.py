@@ -36,23 +36,19 @@ ON CONFLICT (agent_id) DO UPDATE SET balance = EXCLUDED.balance, lifetime_pnl = 
 """
 
 
-async def remember(database: Database, market: Market, limits: Limits, played: PlayedHour, window_index: int) -> None:
-    """Keep the window and the agents' books, in one transaction: from here on the window has been played."""
-    tape = msgspec.json.encode(played.tape).decode()
-    lives = played.agents
+async def remember(
+    database: Database, market: Market, limits: Limits, played: Sequence[PlayedHour], first_index: int
+) -> None:
+    """Keep the windows and the agents' books after the last, in one transaction: from here on they have been played."""
+    world = (market.seed, market.luck, market.stage, market.decisions, PROMPT_VERSION)
+    limits_json = msgspec.json.encode(asdict(limits)).decode()
+    windows = [
+        (hour.hour.window_id, *world, index, limits_json, msgspec.json.encode(hour.tape).decode())
+        for index, hour in enumerate(played, start=first_index)
+    ]
+    lives = played[-1].agents
     async with database.pool.acquire() as connection, connection.transaction():
-        await connection.execute(
-            _REMEMBER_WINDOW,
-            played.hour.window_id,
-            market.seed,
-            market.luck,
-            market.stage,
-            market.decisions,
-            PROMPT_VERSION,
-            window_index,
-            msgspec.json.encode(asdict(limits)).decode(),
-            tape,
-        )
+        await connection.executemany(_REMEMBER_WINDOW, windows)
         await connection.execute(
             _REMEMBER_AGENTS,
             [life.agent.agent_id for life in lives],

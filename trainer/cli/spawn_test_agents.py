@@ -1,0 +1,219 @@
+"""The command: agents play a simulated market, and what they did lands in the database like the game's own rows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from data_bridge.errors import ConfigurationError
+from data_bridge.window_ids import is_closed, normalise, start_of, window_of
+from trainer.cli.frame import database_of, run_command
+from trainer.config import SpawnSettings
+
+if TYPE_CHECKING:
+    from trainer.world.cast import Agent
+    from trainer.world.player import PlayedHour
+    from trainer.world.tally import Tally
+
+_LOOKAHEAD = 7
+"""Windows whose first decisions a model is asked about in advance: with 8 agents, 64 requests at once."""
+_WRITE_TOGETHER = 12
+_WHOLE_DAYS_WITHIN_A_WEEK = 6 * 24
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(
+        spawn,
+        SpawnSettings,
+        argv,
+        prog="spawn_test_agents.py",
+        description="Let agents of known skill play a simulated market, into the database that the trainer reads.",
+    )
+
+
+async def spawn(settings: SpawnSettings) -> int:
+    """Play the windows, soil them if asked to, print what came of them."""
+    from trainer.world.dirt import soil
+    from trainer.world.exploration import Exploration
+    from trainer.world.market import Market
+    from trainer.world.play import play_windows
+
+    windows = windows_to_play(settings, datetime.now(UTC))
+    market = Market(settings.seed, settings.luck, settings.stage, settings.decisions)
+    async with database_of(settings, migrate=True) as database, _cast(settings) as cast:
+        started = time.monotonic()
+        with _progress(len(windows), quiet=settings.json_output) as advance:
+            tally = await play_windows(
+                database,
+                settings.home / "spool",
+                market,
+                cast,
+                windows,
+                exploration=Exploration(how=settings.explore),
+                lookahead=0 if settings.policy == "scripted" else _LOOKAHEAD,
+                write_together=_WRITE_TOGETHER if settings.policy == "scripted" else 1,
+                on_window=advance,
+            )
+        seconds = time.monotonic() - started
+        faults = await soil(database, windows, settings.dirty, settings.seed) if settings.dirty else Counter[str]()
+        report = _report(settings, windows, tally, faults, seconds, database.label)
+    if settings.json_output:
+        import msgspec
+
+        print(msgspec.json.encode(report).decode())
+    else:
+        _print_summary(report)
+    return 0
+
+
+def windows_to_play(settings: SpawnSettings, now: datetime) -> tuple[str, ...]:
+    """The windows that the flags ask for; ConfigurationError if one of them is not over yet.
+
+    Without --start, whole days that end with yesterday, so that the same call a little later means the same hours.
+    """
+    from trainer.world.clock import last_closed_windows, windows_from
+
+    if settings.start is None:
+        if settings.until_now or settings.windows > _WHOLE_DAYS_WITHIN_A_WEEK:
+            return last_closed_windows(settings.windows, now)
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return windows_from(window_of(midnight - timedelta(days=-(-settings.windows // 24))), settings.windows)
+    start = normalise(settings.start)
+    if start is None:
+        raise ConfigurationError(f"--start: {settings.start!r} is not a window id: write YYYY-MM-DDTHH:00.")
+    count = settings.windows
+    if settings.until_now:
+        newest = last_closed_windows(1, now)[0]
+        count = int((start_of(newest) - start_of(start)) / timedelta(hours=1)) + 1
+        if count < 1:
+            raise ConfigurationError(f"--start: {start} is after the newest closed hour ({newest}).")
+    windows = windows_from(start, count)
+    if not is_closed(windows[-1], 1, now):
+        raise ConfigurationError(f"--start: window {windows[-1]} is not over yet: start earlier, or play fewer.")
+    return windows
+
+
+@asynccontextmanager
+async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
+    """The agents, with whatever decides for them open for as long as they play."""
+    from trainer.world.cast import model_cast, scripted_cast
+    from trainer.world.policies import ChatPolicy
+
+    if settings.policy == "scripted":
+        yield scripted_cast(settings.agents, settings.seed)
+    elif settings.policy == "embedded":
+        from trainer.inference.embedded_model import model_directory
+        from trainer.inference.engine import Engine
+
+        engine = Engine(model_directory(settings.base_model, settings.home), threads=settings.threads)
+        try:
+            base = engine.model(None, f"{settings.model}@step0")
+            yield model_cast(settings.agents, settings.seed, ChatPolicy(base, settings.temperature))
+        finally:
+            await engine.close()
+    elif settings.policy.startswith(("http://", "https://")):
+        from trainer.inference.endpoint import EndpointModel
+
+        key = settings.policy_api_key.get_secret_value() if settings.policy_api_key is not None else "none"
+        endpoint = EndpointModel(settings.policy, settings.policy_model or settings.model, key)
+        try:
+            yield model_cast(settings.agents, settings.seed, ChatPolicy(endpoint, settings.temperature))
+        finally:
+            await endpoint.close()
+    else:
+        raise ConfigurationError(
+            f"--policy: {settings.policy!r} is neither scripted, nor embedded, nor the http(s) URL of an endpoint."
+        )
+
+
+@contextmanager
+def _progress(windows: int, *, quiet: bool) -> Iterator[Callable[[PlayedHour], None]]:
+    """A bar on a terminal, otherwise a line every tenth of the way; always on stderr."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("playing"), BarColumn(), MofNCompleteColumn(), TextColumn("windows"))
+        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+            task = bar.add_task("playing", total=windows)
+            yield lambda _: bar.advance(task)
+    else:
+        done = 0
+
+        def line(played: PlayedHour) -> None:
+            nonlocal done
+            done += 1
+            if done * 10 // windows > (done - 1) * 10 // windows:
+                print(f"played {done} of {windows} windows ({played.hour.window_id})", file=sys.stderr, flush=True)
+
+        yield line
+
+
+def _report(
+    settings: SpawnSettings,
+    windows: Sequence[str],
+    tally: Tally,
+    faults: Counter[str],
+    seconds: float,
+    database: str,
+) -> dict[str, Any]:
+    return {
+        "database": database,
+        "policy": settings.policy,
+        "seed": settings.seed,
+        "luck": settings.luck,
+        "first_window": windows[0],
+        "last_window": windows[-1],
+        "windows_played": tally.windows,
+        "windows_already_there": len(windows) - tally.windows,
+        "trajectories": tally.trajectories,
+        "valid_actions": round(tally.valid_share, 4),
+        "trajectories_per_second": round(tally.trajectories / seconds, 1) if seconds > 0 else 0.0,
+        "faults": dict(sorted(faults.items())),
+        "agents": [
+            {
+                "agent_id": agent_id,
+                "name": line.name,
+                "role": line.role,
+                "windows": line.windows,
+                "pnl": line.pnl,
+                "win_rate": round(line.win_rate, 4),
+                "error_rate": round(line.error_rate, 4),
+                "blocked": line.blocked,
+            }
+            for agent_id, line in tally.agents.items()
+        ],
+    }
+
+
+def _print_summary(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=f"{report['first_window']} to {report['last_window']}, luck {report['luck']}")
+    table.add_column("agent")
+    table.add_column("role")
+    for heading in ("windows", "P&L", "win rate", "error rate"):
+        table.add_column(heading, justify="right")
+    for line in sorted(report["agents"], key=lambda line: -line["pnl"]):
+        rates = (f"{line['win_rate']:.0%}", f"{line['error_rate']:.0%}")
+        table.add_row(line["name"], line["role"], str(line["windows"]), f"{line['pnl']:+,.2f}", *rates)
+    if report["agents"]:
+        console.print(table)
+    if report["windows_already_there"]:
+        console.print(f"{report['windows_already_there']} windows had been played before and were left alone.")
+    console.print(
+        f"{report['trajectories']} trajectories in {report['windows_played']} windows of {report['database']}; "
+        f"valid actions {report['valid_actions']:.1%}; {report['trajectories_per_second']:.1f} trajectories/s.",
+        soft_wrap=True,
+    )
+    if report["faults"]:
+        console.print("Faults put in: " + ", ".join(f"{count} {name}" for name, count in report["faults"].items()))

@@ -121,7 +121,8 @@ class ModelSettings(Section):
     model: str = setting("hindsight", "Name of the trained model: its checkpoints, lock and lineage.")
     base_model: str = setting(
         "smollm2-135m-instruct",
-        "The model to train: the embedded one, a local directory, or a hub name.",
+        "The model to train: the embedded one, a local directory, or a hub name; unset, local and serverless "
+        "take a Qwen of 7 and 14 billion parameters.",
     )
     backend: Literal["auto", "cpu", "local", "serverless"] = setting(
         "auto", "Where to train: auto takes serverless with a W&B key, local with a GPU, else the CPU."
@@ -151,7 +152,9 @@ class ChoiceSettings(Section):
 class TrainingSettings(ChoiceSettings):
     """Training."""
 
-    learning_rate: float = setting(7e-4, "AdamW learning rate of the LoRA adapter.", gt=0)
+    learning_rate: float = setting(
+        7e-4, "AdamW learning rate of the LoRA adapter; unset, local and serverless take ART's 5e-6.", gt=0
+    )
     groups_per_step: int = setting(16, "Groups in one gradient step.", ge=1)
     max_steps: int = setting(0, "Most gradient steps in this run; 0 trains on all groups.", ge=0)
     loss: Literal["ppo", "cispo"] = setting("ppo", "Clipped PPO objective, or CISPO.")
@@ -181,13 +184,26 @@ class TrainingSettings(ChoiceSettings):
     )
 
 
-class WorldSettings(Section):
-    """Simulated market (used when there is no DATABASE_URL, and by spawn_test_agents)."""
+class MarketSettings(Section):
+    """Simulated market: how hard it is, and how its agents play."""
 
-    world_seed: int = setting(7, "Seed of the simulated market.")
     luck: float = setting(0.2, "0: the news tells everything; 1: prices are pure noise.", ge=0, le=1)
     agents: int = setting(8, "Agents in a window.", ge=2)
     decisions: int = setting(1, "Decision steps of an agent in a window.", ge=1)
+    stage: Literal["one", "several"] = setting(
+        "one", "One ticker with a clear headline a decision; or several tickers and a prediction market."
+    )
+    temperature: float = setting(0.8, "Temperature of agents that ask a model.", ge=0)
+    explore: Literal["temperature", "answers"] = setting(
+        "temperature",
+        "How agents that ask a model explore: asked at a higher temperature, or by taking any answer that is offered.",
+    )
+
+
+class WorldSettings(MarketSettings):
+    """Simulated market (used when there is no DATABASE_URL)."""
+
+    world_seed: int = setting(7, "Seed of the simulated market.")
 
 
 class EvaluationSettings(Section):
@@ -377,3 +393,34 @@ class ReportSettings(CommonSettings, DatabaseSettings):
     output: Path | None = setting(None, "Where to write the page; unset: in the run's folder.", metavar="FILE")
     open_page: bool = setting(False, "Open the page in a browser.", flag="--open")
     list_runs: bool = setting(False, "List the model's runs instead.", flag="--list")
+
+
+class SpawnSettings(CommonSettings, DatabaseSettings, ModelSettings, MarketSettings):
+    """spawn_test_agents."""
+
+    windows: int = setting(24, "Hourly windows to play.", ge=1)
+    policy: str = setting(
+        "scripted",
+        "Who decides: `scripted` (skills from 0 to 1), `embedded` (the base model on this CPU), or the base URL of an "
+        "OpenAI-compatible endpoint.",
+        metavar="scripted|embedded|URL",
+    )
+    policy_model: str | None = setting(None, "Name of the model at the endpoint; unset: as --model.")
+    policy_api_key: SecretStr | None = setting(None, "Key of the endpoint.", env="POLICY_API_KEY")
+    seed: int = setting(7, "Seed of the simulated market and its agents.", env="HINDSIGHT_WORLD_SEED")
+    start: str | None = setting(
+        None, "First window, e.g. 2026-03-02T00:00; unset: whole days, the last of them yesterday.", metavar="ID"
+    )
+    until_now: bool = setting(False, "End with the newest closed hour; with --start, play all hours between.")
+    dirty: float = setting(
+        0.0, "Share of rows and windows that get one of the faults found in real tables.", ge=0, le=1
+    )
+
+
+class CertifySettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
+    """Certification."""
+
+    groups: int = setting(16, "Groups that the judge is examined on.", ge=4)
+    group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
+    own_windows: bool = setting(False, "Examine on your own windows instead of the simulated market.")
+    seed: int = setting(0, "Seed of the simulated market.")

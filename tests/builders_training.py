@@ -1,41 +1,64 @@
-"""Builders for the training pipeline: groups with verdicts, and records of batches."""
+"""Builders for training: judged groups and batches of short replies, with the tokens the model would have sampled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from tests.builders import WINDOW, make_outcomes, make_trajectory
-from trainer.batch_record import BatchRecord, GroupRecord
-from trainer.types import Group, JudgedGroup, JudgeIdentity, Verdict
+from data_bridge.models import AgentTrajectory
+from tests.builders import WINDOW, make_call, make_outcomes, make_step, make_trajectory
+from trainer.config import TrainSettings
+from trainer.types import Batch, Group, JudgedGroup, JudgeIdentity, Verdict
 
 IDENTITY = JudgeIdentity("outcome", "outcome", "1", "1", is_llm=False)
 
 
-def make_judged(
-    scores: Sequence[float] = (0.1, 0.5, 0.9), *, group_id: str = f"{WINDOW}/1", window_id: str = WINDOW
+def make_settings(home: Path, base_model: Path | str, **fields: Any) -> TrainSettings:
+    values: dict[str, Any] = {
+        "home": home,
+        "base_model": str(base_model),
+        "backend": "cpu",
+        "threads": 1,
+        "lora_rank": 4,
+    }
+    return TrainSettings(**(values | fields))
+
+
+def replying(agent_id: str, *replies: str, prompt: str = "ACME trades at 100.", **call: Any) -> AgentTrajectory:
+    """An agent that gave one reply a step, each to the same prompt for every agent."""
+    steps = [
+        make_step(number, calls=[make_call(reply, prompt=f"{prompt} Step {number}.", **call)])
+        for number, reply in enumerate(replies)
+    ]
+    return make_trajectory(agent_id, trajectory_id=f"{agent_id}-{prompt}", steps=steps)
+
+
+def judged(
+    trajectories: Sequence[AgentTrajectory], scores: Sequence[float], *, group_id: str = "group-1"
 ) -> JudgedGroup:
-    """A group of as many agents as there are scores."""
-    members = tuple(
-        make_trajectory(f"agent-{n}", window_id=window_id, trajectory_id=f"{group_id}-{n}") for n in range(len(scores))
-    )
-    verdicts = tuple(
-        Verdict(member.trajectory_id, score, 0.05, "because") for member, score in zip(members, scores, strict=True)
-    )
-    return JudgedGroup(Group(group_id, window_id, members, make_outcomes()), verdicts, IDENTITY, f"key of {group_id}")
+    group = Group(group_id, WINDOW, tuple(trajectories), make_outcomes())
+    verdicts = [
+        Verdict(trajectory.trajectory_id, score, 0.0, f"explanation of {trajectory.agent_id}")
+        for trajectory, score in zip(trajectories, scores, strict=True)
+    ]
+    return JudgedGroup(group, tuple(verdicts), IDENTITY, verdict_key=f"key-of-{group_id}")
 
 
-def make_record(
-    trajectory_ids: Sequence[str],
-    *,
-    run_id: str = "run-1",
-    batch_id: str = "batch-1",
-    number: int = 1,
-    model: str = "hindsight",
-    window_id: str = WINDOW,
-) -> BatchRecord:
-    """A batch of one group that holds ``trajectory_ids`` with rising scores."""
-    size = len(trajectory_ids)
-    verdicts = tuple(Verdict(name, n / size, 0.0, "because") for n, name in enumerate(trajectory_ids))
-    agents = tuple(f"agent-{n + 1}" for n in range(size))
-    group = GroupRecord(f"{window_id}/1", window_id, agents, verdicts, IDENTITY, "verdict-key")
-    return BatchRecord(batch_id, run_id, model, number, 0, (group,), (), 5 * size)
+def make_batch(*groups: JudgedGroup, batch_id: str = "batch-1", policy_step: int = 0) -> Batch:
+    return Batch(batch_id, "hindsight", policy_step, tuple(groups))
+
+
+def good_and_bad_batch(batch_id: str = "batch-1", *, policy_step: int = 0, hours: int = 2) -> Batch:
+    """Groups of four agents in which BUY was right and HOLD was wrong."""
+    groups = []
+    for hour in range(hours):
+        prompt = f"Hour {hour}: ACME trades at {100 + hour}."
+        agents = [
+            replying("buyer", "BUY ACME 10", prompt=prompt),
+            replying("seller", "SELL ACME 5", prompt=prompt),
+            replying("waiter", "WAIT", prompt=prompt),
+            replying("holder", "HOLD for now", prompt=prompt),
+        ]
+        groups.append(judged(agents, [1.0, 0.6, 0.3, 0.0], group_id=f"{batch_id}-{hour}"))
+    return make_batch(*groups, batch_id=batch_id, policy_step=policy_step)

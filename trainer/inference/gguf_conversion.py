@@ -53,17 +53,21 @@ def convert(gguf_file: Path, target: Path) -> None:
         weights[_transformers_name(tensor.name)] = torch.tensor(array)
     save_file(weights, str(target / "model.safetensors"), metadata={"format": "pt"})
     (target / "config.json").write_text(json.dumps(_config(reader), indent=2))
-    tokenizer_of(gguf_file).save_pretrained(target)
+    _tokenizer(reader).save_pretrained(target)
 
 
 def tokenizer_of(gguf_file: Path) -> PreTrainedTokenizerFast:
     """SmolLM2's tokenizer: byte-level BPE with single digits, ``<|im_end|>`` as end of sequence."""
     from gguf import GGUFReader
+
+    return _tokenizer(GGUFReader(gguf_file))
+
+
+def _tokenizer(reader: GGUFReader) -> PreTrainedTokenizerFast:
     from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
     from transformers import PreTrainedTokenizerFast
 
-    reader = GGUFReader(gguf_file)
     tokens: list[str] = _field(reader, "tokenizer.ggml.tokens")
     kinds: list[int] = _field(reader, "tokenizer.ggml.token_type")
     merges = [tuple(merge.split(" ", 1)) for merge in _field(reader, "tokenizer.ggml.merges")]

@@ -113,6 +113,10 @@ class _MortalPool:
             yield _Mortal(connection, self._killer, self._fatal)
 
 
+_DEATHS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, ConnectionError)
+"""What a client can see of it, depending on how far the news of its end has come."""
+
+
 def _mortal(database: Database, killer: asyncpg.Connection, fatal: int) -> Database:
     return replace(database, pool=_MortalPool(database.pool, killer, fatal))  # type: ignore[arg-type]
 
@@ -161,15 +165,17 @@ async def test_death_before_any_statement_leaves_exactly_one_deployed_model(
     assassin = await asyncpg.connect(**_parameters(database))
     watching = asyncio.create_task(watch())
     deaths = 0
-    while True:
-        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError):
-            await attempt(_mortal(database, assassin, deaths + 1))
-            break
-        deaths += 1
-        assert (await _models(database), await read_from_database(database, "hindsight")) == before
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
-    await assassin.close()
+    try:
+        while True:
+            with suppress(*_DEATHS):
+                await attempt(_mortal(database, assassin, deaths + 1))
+                break
+            deaths += 1
+            assert (await _models(database), await read_from_database(database, "hindsight")) == before
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await assassin.close()
 
     assert deaths >= 6, "every statement of it was tried"
     assert len(seen) > deaths

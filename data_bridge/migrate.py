@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "migrations"
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _LOCK = 0x68696E6473  # "hinds"; any number that no other program locks
-_GAME_TABLES = 1
+GAME_TABLES = 1
 """Number of the migration that creates the game's own tables."""
 
 _CREATE_JOURNAL = """
@@ -145,7 +145,7 @@ async def _apply_one(connection: Connection, migration: Migration) -> bool:
         known = "SELECT checksum FROM hindsight.migrations WHERE number = $1"
         if await connection.fetchval(known, migration.number) is not None:
             return False
-        skipped = migration.number == _GAME_TABLES and await _has_game_tables(connection)
+        skipped = migration.number == GAME_TABLES and await has_game_tables(connection)
         if not skipped:
             await connection.execute(migration.sql, timeout=3600)
         await connection.execute(
@@ -158,7 +158,7 @@ async def _apply_one(connection: Connection, migration: Migration) -> bool:
     return not skipped
 
 
-async def _has_game_tables(connection: Connection) -> bool:
+async def has_game_tables(connection: Connection) -> bool:
     """True on the game's database, False on an empty one; anybody else's database is refused."""
     names = {
         row["relname"]

@@ -423,4 +423,12 @@ class CertifySettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSet
     groups: int = setting(16, "Groups that the judge is examined on.", ge=4)
     group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
     own_windows: bool = setting(False, "Examine on your own windows instead of the simulated market.")
+    fresh: bool = setting(False, "Ask everything anew, also what this judge has answered before.")
     seed: int = setting(0, "Seed of the simulated market.")
+
+
+class MigrationSettings(CommonSettings, DatabaseSettings):
+    """run_migrations."""
+
+    status: bool = setting(False, "Only show how each migration stands.")
+    dry_run: bool = setting(False, "Show what would be applied, and apply nothing.")

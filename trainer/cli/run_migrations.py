@@ -1,0 +1,91 @@
+"""Brings the database up to date, or shows how it stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainer.cli.frame import database_of, run_command
+from trainer.config import MigrationSettings
+
+if TYPE_CHECKING:
+    from data_bridge.database import Database
+    from data_bridge.migrate import MigrationState
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(
+        work,
+        MigrationSettings,
+        argv,
+        prog="run_migrations.py",
+        description="Apply the pending migrations: Hindsight's own schema, and on an empty database the game's tables. "
+        "On the game's database nothing in its own schema is touched.",
+    )
+
+
+async def work(settings: MigrationSettings) -> int:
+    from data_bridge.migrate import read_states
+
+    # Read-only, so that looking at a database never changes it; it also keeps an embedded server up meanwhile.
+    async with database_of(settings, read_only=True) as database:
+        before = await read_states(database.pool)
+        skipped = await _skipped(database, before)
+        if not settings.status and not settings.dry_run:
+            async with database_of(settings, migrate=True):
+                pass
+        after = await read_states(database.pool)
+    if settings.status:
+        _show(settings, database.label, [(state, state.word) for state in after])
+    elif settings.dry_run:
+        _show(settings, database.label, [(state, _plan(state, skipped)) for state in after])
+    else:
+        done = [(new, _deed(old, new)) for old, new in zip(before, after, strict=True)]
+        _show(settings, database.label, done)
+    return 0
+
+
+async def _skipped(database: Database, states: Sequence[MigrationState]) -> bool:
+    """Whether the game's tables would be left to the game. DatabaseError on a database that is somebody else's."""
+    from data_bridge.migrate import GAME_TABLES, has_game_tables
+
+    if not any(state.migration.number == GAME_TABLES and state.applied_at is None for state in states):
+        return False
+    async with database.pool.acquire() as connection:
+        return await has_game_tables(connection)
+
+
+def _plan(state: MigrationState, game_tables_exist: bool) -> str:
+    from data_bridge.migrate import GAME_TABLES
+
+    if state.word != "pending":
+        return state.word
+    would_skip = state.migration.number == GAME_TABLES and game_tables_exist
+    return "would skip" if would_skip else "would apply"
+
+
+def _deed(before: MigrationState, after: MigrationState) -> str:
+    """``applied now`` also for what another host applied while we waited."""
+    return after.word if before.applied_at is not None else f"{after.word} now"
+
+
+def _show(settings: MigrationSettings, label: str, rows: Sequence[tuple[MigrationState, str]]) -> None:
+    if settings.json_output:
+        listed = [
+            {
+                "number": state.migration.number,
+                "name": state.migration.name,
+                "state": word,
+                "applied_at": state.applied_at.isoformat() if state.applied_at is not None else None,
+                "checksum": state.migration.checksum,
+            }
+            for state, word in rows
+        ]
+        print(json.dumps({"database": label, "migrations": listed}))
+        return
+    print(label)
+    for state, word in rows:
+        when = f"  {state.applied_at:%Y-%m-%d %H:%M} UTC" if state.applied_at is not None else ""
+        reason = "  the game's own tables are there" if "skip" in word else ""
+        print(f"  {state.migration.number:04d} {state.migration.name:<16} {word}{when}{reason}")

@@ -110,7 +110,8 @@ class LlmJudge:
             raise _NoVerdict(Reason.OVER_CONTEXT, detail) from None
         if fitted.shortened:
             self.usage.count_cut(fitted.shortened, fitted.characters_cut)
-        listings = orders(len(view.trajectories), self.orders, key)
+        # Not from ``key``: under another purpose the very same question is asked again.
+        listings = orders(len(view.trajectories), self.orders, view.key(self.identity))
         # All orders are heard to the end, also when one of them fails: their calls are paid for.
         heard = await asyncio.gather(
             *(

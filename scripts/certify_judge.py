@@ -1,0 +1,8 @@
+"""Is this judge with this rubric fit to train on?"""
+
+import sys
+
+from _bootstrap import run
+
+if __name__ == "__main__":
+    sys.exit(run("trainer.cli.certify_judge"))

@@ -1,0 +1,152 @@
+"""Is this judge with this rubric fit to train on?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from data_bridge.errors import NotEnoughData
+from trainer.cli.frame import database_of, run_command
+from trainer.config import CertifySettings
+
+if TYPE_CHECKING:
+    from data_bridge.database import Database
+    from trainer.judge.certification.examine import Examiners
+    from trainer.judge.certification.material import Material
+    from trainer.judge.certification.measures import Line
+    from trainer.types import JudgeIdentity
+
+_NOT_FIT = 4
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(
+        _work,
+        CertifySettings,
+        argv,
+        prog="certify_judge.py",
+        description="Examines the judge: does it judge decisions, or order, luck, length and flattery?\n"
+        "The result is kept with the judge's and the rubric's version; train_mmo.py asks for it.",
+        epilog="exit codes:\n  0 fit to train on; 2 configuration; 3 too few windows; 4 not fit, or the judge failed",
+    )
+
+
+async def _work(settings: CertifySettings) -> int:
+    from trainer.judge.certification.certificates import keep
+    from trainer.judge.certification.examine import examine
+    from trainer.judge.certification.measures import lines_of
+    from trainer.judge.open import identity_of
+
+    identity = identity_of(settings)
+    async with database_of(settings, migrate=True) as database, AsyncExitStack() as stack:
+        material = await _material(settings, database)
+        _announce(settings, identity, material)
+        examiners = await _open(settings, identity, database, stack)
+        lines = lines_of(await examine(examiners, material))
+        certificate = await keep(
+            database,
+            identity,
+            lines,
+            material=material.name,
+            groups=len(material.groups),
+            calls=examiners.calls,
+            cost_usd=examiners.cost_usd,
+        )
+    passed = all(line.passed for line in lines)
+    if settings.json_output:
+        _print_json(identity, lines, certificate, passed, examiners)
+    else:
+        _print_table(identity, lines, passed, material, examiners)
+    return 0 if passed else _NOT_FIT
+
+
+async def _material(settings: CertifySettings, database: Database) -> Material:
+    from trainer.config import window_rules
+    from trainer.judge.certification.material import from_windows, simulated
+
+    if not settings.own_windows:
+        return await simulated(settings.groups, settings.group_agents, settings.seed)
+    rules = window_rules(settings)
+    material = await from_windows(database, rules, settings, settings.seed, settings.groups)
+    if len(material.groups) < settings.groups:
+        raise NotEnoughData(
+            f"The windows give {len(material.groups)} groups and --groups asks for {settings.groups}: "
+            "lower it, or take a longer --lookback."
+        )
+    return material
+
+
+def _announce(settings: CertifySettings, identity: JudgeIdentity, material: Material) -> None:
+    from trainer.judge.certification.examine import calls_needed
+    from trainer.judge.cost import estimate
+    from trainer.judge.tokens import count_tokens
+    from trainer.judge.view import view_of
+
+    calls = calls_needed(len(material.groups))
+    shown = sum(
+        count_tokens(body.shown([step.saw for step in body.steps])) for body in view_of(material.groups[0]).trajectories
+    )
+    asked = settings.model_copy(update={"judge_orders": 1})
+    print(f"Examining {identity.judge}: {estimate(calls, shown * calls, asked)}.", file=sys.stderr)
+
+
+async def _open(
+    settings: CertifySettings, identity: JudgeIdentity, database: Database, stack: AsyncExitStack
+) -> Examiners:
+    """Three views of the judge. ``--fresh`` asks everything anew: an endpoint may change behind its name."""
+    from trainer.judge.certification.examine import Examiners
+    from trainer.judge.open import open_judge
+
+    occasion = f" {datetime.now(UTC).isoformat()}" if settings.fresh else ""
+    run_id = f"certify {identity.judge} {identity.rubric_version}{occasion}"
+    opened = [
+        await stack.enter_async_context(
+            open_judge(
+                settings.model_copy(update={"judge_orders": orders}), database, run_id, purpose=purpose + occasion
+            )
+        )
+        for orders, purpose in ((1, "certify"), (2, "certify"), (1, "certify again"))
+    ]
+    return Examiners(*opened)
+
+
+def _print_json(
+    identity: JudgeIdentity, lines: Sequence[Line], certificate: str, passed: bool, examiners: Examiners
+) -> None:
+    shown = [
+        {"name": line.name, "value": line.value, "limit": line.limit, "passed": line.passed, "samples": line.samples}
+        for line in lines
+    ]
+    summary: dict[str, object] = {
+        "judge": identity.judge,
+        "rubric": identity.rubric,
+        "rubric_version": identity.rubric_version,
+    }
+    summary |= {"certificate": certificate, "calls": examiners.calls, "cost_usd": examiners.cost_usd}
+    print(json.dumps(summary | {"passed": passed, "lines": shown}))
+
+
+def _print_table(
+    identity: JudgeIdentity, lines: Sequence[Line], passed: bool, material: Material, examiners: Examiners
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{identity.judge}, rubric {identity.rubric} {identity.rubric_version}", title_justify="left")
+    for heading in ("property", "measured", "limit", "result", "what it is"):
+        table.add_column(heading)
+    for line in lines:
+        value = "n/a" if line.value is None else f"{line.value:.3f}"
+        result = "[green]pass[/]" if line.passed else "[red]FAIL[/]"
+        table.add_row(line.name, value, f"{'≤' if line.at_most else '≥'} {line.limit:g}", result, line.meaning)
+    console = Console()
+    console.print(table)
+    failed = [line.name for line in lines if not line.passed]
+    ruling = "Fit to train on." if passed else f"Not fit to train on: {', '.join(failed)}."
+    console.print(
+        f"{ruling} {len(material.groups)} groups ({material.name}), {examiners.calls} calls, ${examiners.cost_usd:.2f}."
+    )

@@ -50,7 +50,7 @@ class _Metadata(msgspec.Struct):
 _METADATA = msgspec.json.Decoder(_Metadata)
 
 
-def decode_steps(text: str) -> list[Step]:
+def decode_steps(text: str | bytes) -> list[Step]:
     """The steps of a ``stepsJson``: at least one. Unfinished (``pending``) actions are left out of their steps."""
     try:
         steps = _FAST.decode(text)
@@ -142,7 +142,7 @@ def _moment(value: Any) -> datetime | None:
 # The lenient path
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str | bytes) -> Any:
     """JSON as JavaScript means it. A lone surrogate becomes U+FFFD, which is what the agent's own client sent."""
     try:
         parsed = json.loads(text)
@@ -166,7 +166,7 @@ def _clean(value: Any, depth: int) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _lenient_steps(text: str) -> list[Step]:
+def _lenient_steps(text: str | bytes) -> list[Step]:
     parsed = _parse(text)
     if parsed is None:
         raise Undecodable(Reason.NO_STEPS, "stepsJson is null")

@@ -11,11 +11,12 @@ they started in; they are found through the agents that have such rows, by ("age
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
+from data_bridge.patience import Fetch
 from data_bridge.quality import Rules
 from data_bridge.window_ids import is_closed, is_held_out, normalise, start_of, window_of
 
@@ -70,12 +71,6 @@ FROM trajectories
 WHERE {which} AND "startTime" >= $2 AND "startTime" < $3 {eligible}
 GROUP BY 1, 2
 """
-
-
-class Fetch(Protocol):
-    """Runs one query and gives its rows."""
-
-    def __call__(self, query: str, *arguments: Any) -> Awaitable[list[Any]]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Both of the game's writers (the recorder and the plugin logger) decode into these types; what only one
 of them writes has a default. Fields that the game adds later are ignored. All times are aware UTC.
 The structs are msgspec's because decoding is the hot path of reading; they are frozen because every
-stage shares them.
+stage shares them, and out of the garbage collector's sight (``gc=False``) where millions of them live: JSON has
+no cycles.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 
-class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChatMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One message as the agent's model was given it. ``content`` may be a list of parts, or null beside tool calls."""
 
     role: str
@@ -24,7 +25,7 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_call_id: str | None = None
 
 
-class LLMCall(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class LLMCall(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One call of an agent's model: exactly what it saw and what it said."""
 
     model: str = ""
@@ -61,7 +62,7 @@ class LLMCall(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return [ChatMessage(role=role, content=text) for role, text in prompts if text]
 
 
-class Action(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Action(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """What the agent did, or tried to. ``error`` is set for a failed action whichever writer logged it."""
 
     action_type: str = ""
@@ -82,7 +83,8 @@ class Action(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     @property
     def is_pending(self) -> bool:
         """Whether the step was never finished: the plugin logger's placeholder, or nothing at all. Not an action."""
-        return self.kind in ("", "PENDING")
+        name = self.action_type or self.action_name
+        return not name or name.strip().lower() in ("", "pending")
 
     @property
     def failure(self) -> str | None:
@@ -94,7 +96,7 @@ class Action(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return None if self.success else "failed"
 
 
-class EnvironmentState(msgspec.Struct, frozen=True, omit_defaults=True):
+class EnvironmentState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The agent's books before the step. Balance and P&L are lifetime figures."""
 
     balance: float | None = msgspec.field(default=None, name="agentBalance")
@@ -105,7 +107,7 @@ class EnvironmentState(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str | None = None
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class Step(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One decision: the state before it, the model calls that made it, the action that came of it."""
 
     step_number: int = msgspec.field(default=0, name="stepNumber")

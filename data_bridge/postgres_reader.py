@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
-from typing import Any
+from typing import TypeVar
 
 import asyncpg
 
 from data_bridge import discovery
 from data_bridge.database import Database
-from data_bridge.database_faults import explain, is_transient
 from data_bridge.discovery import WindowRef, hours_of
-from data_bridge.errors import DatabaseError
 from data_bridge.models import AgentTrajectory, UnreadableRow, Window
+from data_bridge.patience import Fetch, patiently
 from data_bridge.quality import Reason, Rules
 from data_bridge.rows import OUTCOME_COLUMNS, TRAJECTORY_COLUMNS, outcomes_of, trajectory_of, unreadable
 from data_bridge.window_ids import normalise, spellings_of, start_of, window_of
@@ -33,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 4_000_000
 _FIRST_BATCH, _LARGEST_BATCH = 4, 200  # windows
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries to reconnect
 
 _NAMED = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "windowId" = ANY($2)'
 _STRAYS = f"""
@@ -45,6 +43,8 @@ _OUTCOMES = f'SELECT {OUTCOME_COLUMNS} FROM market_outcomes WHERE "windowId" = A
 _NAMES = 'SELECT id, COALESCE("displayName", username) AS name FROM "User" WHERE id = ANY($1)'
 
 _NO_NAMES = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +66,21 @@ class WindowReader:
     def __init__(self, database: Database, rules: Rules, *, reconnect_for: timedelta = timedelta(minutes=2)) -> None:
         self.rules = rules
         self._database = database
-        self._reconnect_for = reconnect_for.total_seconds()
+        self._reconnect_for = reconnect_for
         self._names: dict[str, str | None] = {}
         self._may_read_names = True
 
     async def discover(self, *, everything: bool = False) -> list[WindowRef]:
         """The eligible windows within the lookback, oldest first; with ``everything`` also all the others."""
-        return await discovery.discover(self._fetch, self.rules, everything=everything)
+        return await self._patiently(lambda fetch: discovery.discover(fetch, self.rules, everything=everything))
 
     async def read(self, window_id: str) -> Window | None:
         """The one window, in whatever spelling it is asked for, eligible or not; None if it has no row."""
         canonical = normalise(window_id)
-        ref = None if canonical is None else await discovery.find(self._fetch, canonical, self.rules)
-        if ref is None:
+        if canonical is None:
             return None
-        return self._window(await self._fetch_batch([ref]), ref)
+        ref = await self._patiently(lambda fetch: discovery.find(fetch, canonical, self.rules))
+        return None if ref is None else self._window(await self._fetch_batch([ref]), ref)
 
     async def stream(self, refs: Iterable[WindowRef]) -> AsyncIterator[Window]:
         """Every window of ``refs``, in that order, once. Leaving early (``aclosing``) stops the reading ahead."""
@@ -120,21 +120,26 @@ class WindowReader:
         hours = hours_of(row["windowHours"] for row in rows) if rows else ref.hours
         return Window(ref.window_id, hours, tuple(trajectories), outcomes, tuple(broken))
 
+    async def _patiently(self, read: Callable[[Fetch], Awaitable[T]]) -> T:
+        return await patiently(self._database, read, reconnect_for=self._reconnect_for)
+
     async def _fetch_batch(self, refs: Sequence[WindowRef]) -> _Batch:
+        return await self._patiently(lambda fetch: self._batch(fetch, refs))
+
+    async def _batch(self, fetch: Fetch, refs: Sequence[WindowRef]) -> _Batch:
         spellings = {raw: ref.window_id for ref in refs for raw in (*spellings_of(ref.window_id), *ref.spellings)}
-        found = await self._fetch(_NAMED, self.rules.max_bytes, list(spellings))
         rows: dict[str, list[asyncpg.Record]] = defaultdict(list)
-        for row in found:
+        for row in await fetch(_NAMED, self.rules.max_bytes, list(spellings)):
             rows[spellings[row["windowId"]]].append(row)
-        for row in await self._fetch_strays(refs):
-            rows[_hour_of(row)].append(row)
+        for row in await self._strays(fetch, refs):
+            rows[window_of(row["startTime"].replace(tzinfo=UTC))].append(row)
         outcomes: dict[str, list[asyncpg.Record]] = defaultdict(list)
-        for row in await self._fetch(_OUTCOMES, list(spellings)):
+        for row in await fetch(_OUTCOMES, list(spellings)):
             outcomes[spellings[row["windowId"]]].append(row)
-        await self._learn_names({row["agentId"] for group in rows.values() for row in group})
+        await self._learn_names(fetch, {row["agentId"] for group in rows.values() for row in group})
         return _Batch(refs, rows, outcomes)
 
-    async def _fetch_strays(self, refs: Sequence[WindowRef]) -> list[asyncpg.Record]:
+    async def _strays(self, fetch: Fetch, refs: Sequence[WindowRef]) -> list[asyncpg.Record]:
         """Rows of the hours of ``refs`` that have no id which names an hour."""
         hours = [start_of(ref.window_id).replace(tzinfo=None) for ref in refs if ref.stray_agents]
         if not hours:
@@ -142,51 +147,22 @@ class WindowReader:
         agents = sorted({agent for ref in refs for agent in ref.stray_agents})
         bad_ids = sorted({raw for ref in refs for raw in ref.bad_ids})
         end = max(hours) + timedelta(hours=1)
-        return await self._fetch(_STRAYS, self.rules.max_bytes, bad_ids, agents, min(hours), end, hours)
+        return await fetch(_STRAYS, self.rules.max_bytes, bad_ids, agents, min(hours), end, hours)
 
-    async def _learn_names(self, agents: set[str]) -> None:
+    async def _learn_names(self, fetch: Fetch, agents: set[str]) -> None:
         unknown = agents - self._names.keys()
         if not unknown or not self._may_read_names:
             return
         try:
-            rows = await self._fetch(_NAMES, sorted(unknown))
-        except DatabaseError as error:
-            if not isinstance(error.__cause__, _NO_NAMES):
-                raise
-            logger.info("agents are shown without their names: %s", error.__cause__)
+            rows = await fetch(_NAMES, sorted(unknown))
+        except _NO_NAMES as error:
+            logger.info("agents are shown without their names: %s", error)
             self._may_read_names = False
             return
         self._names |= dict.fromkeys(unknown) | {row["id"]: row["name"] for row in rows}
-
-    async def _fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
-        """The rows, however often Postgres goes away meanwhile, as long as it is back within ``reconnect_for``."""
-        pause = _FIRST_PAUSE
-        deadline: float | None = None
-        while True:
-            try:
-                return await self._fetch_once(query, arguments)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                now = asyncio.get_running_loop().time()
-                deadline = deadline or now + self._reconnect_for
-                if not is_transient(error) or now + pause > deadline:
-                    raise explain(error, self._database.label) from error
-                logger.warning("lost %s (%s); trying again", self._database.label, type(error).__name__)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-
-    async def _fetch_once(self, query: str, arguments: tuple[Any, ...]) -> list[asyncpg.Record]:
-        async with self._database.pool.acquire() as connection:
-            try:
-                return await connection.fetch(query, *arguments)
-            except TimeoutError as error:  # a statement that was too slow once is too slow again
-                raise asyncpg.QueryCanceledError("canceling statement due to statement timeout") from error
 
 
 def _windows_per_batch(last: _Batch) -> int:
     """How many windows to ask for next, judging by the size of the last ones."""
     fitting = _BATCH_BYTES * len(last.refs) // max(last.size, 1)
     return max(1, min(fitting, 4 * len(last.refs), _LARGEST_BATCH))
-
-
-def _hour_of(row: asyncpg.Record) -> str:
-    return window_of(row["startTime"].replace(tzinfo=UTC))

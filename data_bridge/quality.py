@@ -176,13 +176,14 @@ def fault_of_outcomes(outcomes: MarketOutcomes) -> tuple[Reason, str] | None:
 
 def _one_per_agent(trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
     """Of each agent the trajectory with the most actions; of equals the latest, then by id: always the same one."""
-    best: dict[str, tuple[tuple[int, datetime, str], AgentTrajectory]] = {}
+    by_agent: dict[str, list[AgentTrajectory]] = {}
     for trajectory in trajectories:
-        rank = (len(trajectory.actions), trajectory.end_time, trajectory.trajectory_id)
-        known = best.get(trajectory.agent_id)
-        if known is None or rank > known[0]:
-            best[trajectory.agent_id] = (rank, trajectory)
-    return [trajectory for _, trajectory in best.values()]
+        by_agent.setdefault(trajectory.agent_id, []).append(trajectory)
+    return [own[0] if len(own) == 1 else max(own, key=_how_telling) for own in by_agent.values()]
+
+
+def _how_telling(trajectory: AgentTrajectory) -> tuple[int, datetime, str]:
+    return len(trajectory.actions), trajectory.end_time, trajectory.trajectory_id
 
 
 def _exclusion(trajectory: AgentTrajectory, reason: Reason, detail: str) -> Exclusion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 GRACE = timedelta(minutes=10)
 """A window is closed this long after its end: late trajectories and outcomes have been written by then."""
@@ -14,6 +15,7 @@ _ID = re.compile(
 )
 
 
+@lru_cache(maxsize=10_000)
 def normalise(raw: str) -> str | None:
     """The canonical id for any spelling found in real tables (seconds, milliseconds, ``Z``), or None."""
     match = _ID.fullmatch(raw.strip())
@@ -38,6 +40,7 @@ def window_of(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:00")
 
 
+@lru_cache(maxsize=10_000)
 def start_of(window_id: str) -> datetime:
     """The aware UTC start of a canonical id. ValueError if it is not one."""
     return datetime.strptime(window_id, "%Y-%m-%dT%H:%M").replace(tzinfo=UTC)

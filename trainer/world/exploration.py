@@ -24,7 +24,7 @@ class Exploration:
     end: float = 0.05
     over_windows: int = 168
     how: Exploring = "temperature"
-    hot_temperature: float = 1.2
+    hot_temperature: float = 1.0
 
     def epsilon(self, window_index: int) -> float:
         """The share of decisions that explore in the ``window_index``-th window played."""

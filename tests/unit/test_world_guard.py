@@ -1,0 +1,178 @@
+"""Whatever a model says, no agent ends up with what it cannot afford, and no window crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.world.actions import BUY, HOLD, NO, SELL, YES, ActionError, Decision, parse
+from trainer.world.books import Book
+from trainer.world.cast import Agent
+from trainer.world.clock import windows_from
+from trainer.world.exchange import Exchange
+from trainer.world.exploration import NO_EXPLORATION
+from trainer.world.guard import DEFAULT_LIMITS, Limits, check
+from trainer.world.market import SYMBOLS, Market
+from trainer.world.observation import Observation, observe
+from trainer.world.player import Player
+from trainer.world.policies import Answer, Ask
+
+
+@dataclass
+class Parrot:
+    """Says what it was told to say, one line a decision."""
+
+    lines: list[str]
+    said: int = 0
+
+    async def answer(self, ask: Ask) -> Answer:
+        self.said += 1
+        return Answer(self.lines[(self.said - 1) % len(self.lines)], "parrot", 1.0, 1)
+
+
+def agent(policy: Parrot, balance: float = 10_000.0) -> Agent:
+    return Agent("1", 0, "parrot-1", "analyst", balance, policy)
+
+
+markets = st.sampled_from([*SYMBOLS, "$NOPE", "#1", "#2", "#99"])
+sizes = st.one_of(st.integers(-5, 130), st.sampled_from([1, 2, 10, 19, 20, 21, 40, 100]))
+verbs = st.sampled_from([BUY, SELL, YES, NO])
+orders = st.builds(lambda verb, market, size: f"{verb} {market} {size}%", verbs, markets, sizes)
+known_oddities = ["", HOLD, "BUY", "BUY $COIN 20%\nSELL $COIN 20%", "\x00", "\ud83d"]
+odd = st.one_of(st.text(max_size=40), st.sampled_from(known_oddities))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    replies=st.lists(st.one_of(orders, odd), min_size=1, max_size=12),
+    balance=st.floats(0, 1e6),
+    limits=st.builds(
+        Limits, order=st.floats(0, 1), bet=st.floats(0, 1), position=st.floats(0, 3), loss=st.floats(0, 1)
+    ),
+    luck=st.floats(0, 1),
+)
+def test_no_sequence_of_replies_buys_what_cannot_be_afforded(
+    replies: list[str], balance: float, limits: Limits, luck: float
+) -> None:
+    async def play() -> None:
+        market = Market(11, luck, "several", decisions=6)
+        player = Player(market, [agent(Parrot(replies), balance)], NO_EXPLORATION, limits)
+        async for played in player.play(windows_from("2026-03-02T00:00", 2)):
+            life = played.agents[0]
+            for step in life.steps:
+                book = step.book
+                if step.price is not None and step.decision is not None:
+                    book = book.filled(step.decision, step.price)
+                assert book.committed <= book.balance + 0.01
+            assert len(life.steps) == 6
+            assert life.after.balance == pytest.approx(life.steps[0].book.balance + life.pnl, abs=0.02)
+            assert life.after.errors == sum(step.error is not None for step in life.steps)
+            assert not life.after.positions
+
+    asyncio.run(play())
+
+
+@given(st.text())
+def test_any_text_is_a_decision_or_an_error(reply: str) -> None:
+    parsed = parse(reply)
+    if isinstance(parsed, Decision):
+        assert str(parsed) == reply.strip()
+    else:
+        assert isinstance(parsed, ActionError)
+        assert parsed.reason
+
+
+@given(orders)
+def test_a_well_formed_order_reads_back_as_it_was_written(text: str) -> None:
+    parsed = parse(text)
+    if isinstance(parsed, Decision):
+        assert str(parsed) == text
+        assert 1 <= parsed.percent <= 100
+        assert parsed.market.startswith("#" if parsed.verb in (YES, NO) else "$")
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("", "empty_reply"),
+        ("   \n ", "empty_reply"),
+        ("BUY $COIN 20%\nSELL $COIN 20%", "not_one_line"),
+        ("buy $COIN 20%", "unreadable"),
+        ("BUY COIN 20%", "unreadable"),
+        ("BUY $COIN 20", "unreadable"),
+        ("BUY $COIN 0%", "unreadable"),
+        ("BUY $COIN 020%", "unreadable"),
+        ("BUY $COIN 101%", "unreadable"),
+        ("BUY $COIN 20% now", "unreadable"),
+        ("I would BUY $COIN 20%", "unreadable"),
+        ("BUY  $COIN 20%", "unreadable"),
+        ("YES $COIN 2%", "unreadable"),
+        ("BUY #1 2%", "unreadable"),
+        ("HOLD $COIN", "unreadable"),
+        ("BUY $COIN \N{FULLWIDTH DIGIT TWO}0%", "unreadable"),
+    ],
+)
+def test_a_reply_that_has_to_be_guessed_at_is_an_error(reply: str, reason: str) -> None:
+    parsed = parse(reply)
+    assert isinstance(parsed, ActionError)
+    assert parsed.reason == reason
+    assert not parsed.blocked
+
+
+def seen(step: int = 0, stage: str = "several") -> Observation:
+    hour = Market(1, 0.2, "one" if stage == "one" else "several", 3).hour("2026-03-02T00:00")
+    return observe(hour, step, Exchange(hour).quotes(step))
+
+
+def reason(decision: Decision, book: Book, *, gain: float = 0.0, at: Observation | None = None) -> str | None:
+    blocked = check(decision, at or seen(), book, gain, DEFAULT_LIMITS)
+    assert blocked is None or blocked.blocked
+    return None if blocked is None else blocked.reason
+
+
+def test_each_limit_blocks_with_its_own_reason() -> None:
+    book = Book(10_000.0, 0.0)
+    ticker = seen().quotes[0].symbol
+    assert reason(Decision(BUY, ticker, 20), book) is None
+    assert reason(Decision(BUY, "$NOPE", 20), book) == "unknown_market"
+    assert reason(Decision(BUY, ticker, 21), book) == "order_limit"
+    assert reason(Decision(YES, "#1", 3), book) == "order_limit"
+    assert reason(Decision(BUY, ticker, 20), Book(0.0, 0.0)) == "no_balance"
+    held = book.filled(Decision(BUY, ticker, 20), 50.0).filled(Decision(BUY, ticker, 20), 50.0)
+    assert reason(Decision(BUY, ticker, 1), held) == "position_limit"
+    assert reason(Decision(SELL, ticker, 20), held) is None
+    assert reason(Decision(BUY, ticker, 10), book, gain=-1_000.0) == "loss_limit"
+    assert reason(Decision(SELL, ticker, 20), held, gain=-1_000.0) is None  # making it smaller is allowed
+
+
+def test_an_order_larger_than_what_is_left_is_blocked() -> None:
+    first, second, third = (quote.symbol for quote in seen().quotes)
+    book = Book(10_000.0, 0.0)
+    for symbol in (first, first, second, second):
+        book = book.filled(Decision(SELL, symbol, 20), 40.0)
+    assert book.committed == pytest.approx(8_000.0)
+    assert reason(Decision(BUY, third, 20), book) is None
+    assert reason(Decision(BUY, third, 20), book, gain=-1.0) == "over_balance"
+
+
+def test_only_what_can_be_done_now_is_offered() -> None:
+    first, last = seen(0), seen(2)
+    assert {str(offer) for offer in first.offers} >= {"YES #1", "NO #1", "HOLD"}
+    assert not {str(offer) for offer in last.offers} & {"YES #1", "NO #1"}  # the question closes before the last
+    assert reason(Decision(YES, "#1", 2), Book(1.0, 0.0), at=last) == "unknown_market"
+    assert reason(Decision(HOLD), Book(1.0, 0.0), at=seen(stage="one")) == "not_offered"
+
+
+async def test_a_blocked_order_is_a_failed_action_that_costs_nothing_and_moves_nothing() -> None:
+    player = Player(Market(1), [agent(Parrot(["BUY $COIN 90%"]))], NO_EXPLORATION)
+    [played] = [hour async for hour in player.play(["2026-03-02T00:00"])]
+    life = played.agents[0]
+    assert life.steps[0].error is not None
+    assert life.steps[0].error.reason == "order_limit"
+    assert life.pnl == 0.0
+    assert life.after.errors == 1
+    assert played.tape.quotes == played.tape.fills

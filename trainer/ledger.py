@@ -21,6 +21,7 @@ from trainer.game_rows import mark_trained
 from trainer.ledger_rows import as_json, decode_planned, exclude_rows, insert_windows, move, plan_summary
 from trainer.ledger_states import (
     BATCH_TRANSITIONS,
+    FINAL_REASONS,
     RUN_TRANSITIONS,
     WINDOW_TRANSITIONS,
     BatchState,
@@ -128,26 +129,30 @@ class Ledger:
         )
 
     async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
-        """The run's windows in order with the groups that no durable batch holds yet."""
+        """The run's windows in order with the groups that are neither in a durable batch nor left out for good."""
         rows = await self._pool.fetch(
             "SELECT window_id, hours, groups::text FROM hindsight.windows WHERE run_id = $1 ORDER BY window_id", run_id
         )
         done = await self._pool.fetch(
-            "SELECT DISTINCT t.group_id FROM hindsight.batch_trajectories t JOIN hindsight.batches b USING (batch_id)"
-            " WHERE b.run_id = $1 AND b.state = $2",
-            run_id,
-            BatchState.TRAINED.value,
+            "SELECT trajectory_id FROM hindsight.batch_trajectories JOIN hindsight.batches USING (batch_id)"
+            " WHERE run_id = $1 AND state = $2"
+            " UNION SELECT trajectory_id FROM hindsight.exclusions WHERE run_id = $1 AND reason = ANY($3::text[])",
+            *(run_id, BatchState.TRAINED.value, [reason.value for reason in FINAL_REASONS]),
         )
-        trained = {row["group_id"] for row in done}
+        settled = {row["trajectory_id"] for row in done}
         windows = [
             PlannedWindow(
                 row["window_id"],
                 row["hours"],
-                tuple(group for group in decode_planned(row["groups"]) if group.group_id not in trained),
+                tuple(group for group in decode_planned(row["groups"]) if not settled.issuperset(group.trajectory_ids)),
             )
             for row in rows
         ]
         return tuple(window for window in windows if window.groups)
+
+    async def trained_batches(self, run_id: str) -> int:
+        query = "SELECT count(*) FROM hindsight.batches WHERE run_id = $1 AND state = $2"
+        return int(await self._pool.fetchval(query, run_id, BatchState.TRAINED.value))
 
     async def known_windows(self, run_id: str) -> set[str]:
         rows = await self._pool.fetch("SELECT window_id FROM hindsight.windows WHERE run_id = $1", run_id)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar
 
+from data_bridge.quality import Reason
+
 
 class RunState(StrEnum):
     RUNNING = "running"
@@ -59,6 +61,10 @@ WINDOW_TRANSITIONS: Mapping[WindowState, frozenset[WindowState]] = {
     WindowState.LEFT_OUT: frozenset({WindowState.JUDGED, WindowState.TRAINED, WindowState.LEFT_OUT}),
     WindowState.TRAINED: frozenset({WindowState.TRAINED}),
 }
+
+FINAL_REASONS = (Reason.NO_SPREAD, Reason.NOT_SELECTED, Reason.NO_COMPARABLE_PEER)
+"""Of a judged group that is left out: asking again would say the same. A judge that was away may come back, and
+tokens that could not be trained may be when the settings change."""
 
 State = TypeVar("State", bound=StrEnum)
 

@@ -67,6 +67,10 @@ class RunPlan:
         return sum(exclusion.reason is Reason.DROPOUT for exclusion in self.excluded)
 
 
+NOTHING_PLANNED = RunPlan((), (), 0.0, 0)
+"""For a run that gets its windows later, day by day."""
+
+
 def make_plan(windows: Iterable[SurveyedWindow], settings: GroupSettings, seed: int) -> RunPlan:
     """Group every window, then leave out what the totals ask for."""
     formed: list[tuple[SurveyedWindow, list[tuple[str, tuple[Comparable, ...]]]]] = []

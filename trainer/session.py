@@ -23,6 +23,8 @@ _ALSO_DECISIVE = (
     "judge",
     "judge_model",
     "rubric",
+    "purposes",
+    "foreign",
     "simulate",
     "world_seed",
 )

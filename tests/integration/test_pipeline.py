@@ -215,6 +215,8 @@ async def test_groups_without_spread_teach_nothing_and_say_so(world: World, tmp_
     counts = await world.database.pool.fetch("SELECT reason, count(*) AS n FROM hindsight.exclusions GROUP BY 1")
     assert {row["reason"]: row["n"] for row in counts} == {"no_spread": 9}
     assert await world.database.pool.fetchval("SELECT DISTINCT state FROM hindsight.windows") == "left_out"
+    run_id = await world.database.pool.fetchval("SELECT run_id FROM hindsight.runs")
+    assert await world.ledger.open_windows(run_id) == ()
 
 
 async def test_a_collapsing_run_is_stopped_and_its_steps_are_kept(world: World, rows: set[str], tmp_path: Path) -> None:

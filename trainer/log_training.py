@@ -1,0 +1,73 @@
+"""One pass over the agents' log: what a run on the game's own database does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from data_bridge.database import Database
+from data_bridge.errors import NotEnoughData
+from data_bridge.postgres_reader import WindowReader
+from trainer.config import TrainSettings, window_rules
+from trainer.ledger import Ledger, StoredRun
+from trainer.outlook import Outlook, check_ready, look_ahead
+from trainer.session import Session, fingerprint
+from trainer.training_run import TrainingRun, open_run
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """What is going to be trained, how it is read, and the run that it goes on with, if any."""
+
+    reader: WindowReader
+    outlook: Outlook
+    unfinished: StoredRun | None
+
+
+async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger | None) -> LogPlan:
+    """Survey and plan. NotEnoughData if a new run would have too little; one taken up only finishes its plan."""
+    rules = window_rules(settings)
+    reader = WindowReader(database, rules)
+    unfinished = None
+    if ledger is not None and settings.resume:
+        unfinished = await ledger.find_unfinished_run(settings.model, fingerprint(settings))
+    outlook = await look_ahead(
+        settings,
+        reader,
+        rules,
+        ledger,
+        run_id=unfinished.run_id if unfinished else None,
+        dropout_rate=unfinished.dropout_rate if unfinished else None,
+    )
+    if unfinished is None:
+        check_ready(outlook, settings)
+    return LogPlan(reader, outlook, unfinished)
+
+
+async def train_on_log(session: Session, plan: LogPlan) -> TrainingRun:
+    """Train what ``plan`` says, and end the run."""
+    unfinished = plan.unfinished.run_id if plan.unfinished else None
+    async with open_run(session, plan.outlook.plan, unfinished) as run:
+        run.folder.write("plan.json", summary_of(plan.outlook))
+        if not plan.outlook.windows and await session.ledger.trained_batches(run.run_id) == 0:
+            raise NotEnoughData(
+                f"Run {run.run_id} has nothing left to train and trained nothing before; "
+                "`--no-resume` begins a new run with the windows that there are."
+            )
+        await run.train(plan.reader, plan.outlook.windows, plan.outlook.refs)
+    return run
+
+
+def summary_of(outlook: Outlook) -> dict[str, object]:
+    """The plan in numbers, for ``--json``, the run folder and the ledger."""
+    return {
+        "windows": len(outlook.windows),
+        "groups": outlook.groups,
+        "trajectories": outlook.trajectories,
+        "dropout_rate": outlook.plan.dropout_rate,
+        "dropped": outlook.plan.dropped,
+        "judge_calls": outlook.cost.calls,
+        "judge_tokens": outlook.cost.prompt_tokens + outlook.cost.completion_tokens,
+        "estimated_cost_usd": outlook.cost.usd,
+        "cost_saved_usd": outlook.cost_saved.usd,
+        "left_out": dict(outlook.excluded),
+    }

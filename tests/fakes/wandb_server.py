@@ -45,6 +45,8 @@ class Fault:
     """Answer with this status; None drops the connection without an answer."""
     after: bool = False
     """Handle the request first: what it asked for is done, and only the answer is lost."""
+    hangs: float = 0.0
+    """Seconds of silence before that."""
 
 
 DROP = Fault()
@@ -247,6 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, answer = 0, {}
             if fault is None or fault.after:
                 status, answer = self._answer(route, parts, parse_qs(url.query), json.loads(body) if body else {})
+        if fault is not None and fault.hangs:
+            time.sleep(fault.hangs)
         if fault is not None and fault.status is None:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)

@@ -32,6 +32,7 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "why_no_gpu", lambda: None)
+    monkeypatch.setenv("IMPORT_UNSLOTH", "0")  # ART sets it; taken back after the test
     for name, module in unsloth_service.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(UnslothService, "fault", None)

@@ -5,8 +5,11 @@ For every fault of the table: never two jobs for one batch, and never a batch lo
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -292,6 +295,25 @@ async def test_a_job_that_cannot_be_followed_has_still_trained_if_its_checkpoint
     assert result.checkpoint.step == 1
 
 
+async def test_an_answer_that_never_comes_is_not_waited_for(server: WandbServer) -> None:
+    server.break_next("events", Fault(hangs=20))
+    async with opened(server, Pace(0.02, 0.05, request=0.5, patience=30)) as backend:
+        async with asyncio.timeout(15):
+            result = await backend.train(prepared_batch(), on_submitted=Ledger())
+    assert result.checkpoint.step == 1
+
+
+async def test_a_key_that_is_withdrawn_on_the_way_ends_the_run_and_the_next_finds_the_job(server: WandbServer) -> None:
+    ledger = Ledger()
+    server.training_seconds = 0.5
+    server.break_next("events", Fault(401))
+    async with opened(server) as backend:
+        with pytest.raises(BackendError, match="the key was refused"):
+            await backend.train(prepared_batch(), on_submitted=ledger)
+    assert await settled_by_next_run(server, ledger) == 1
+    assert list(server.jobs_per_batch().values()) == [1]
+
+
 async def test_a_job_that_never_ends_is_left_at_the_deadline_and_taken_up_by_the_next_run(server: WandbServer) -> None:
     ledger = Ledger()
     server.endings.append("never")
@@ -422,6 +444,20 @@ async def test_the_key_is_in_no_environment_while_art_runs(
     async with opened(server) as backend:
         await backend.train(prepared_batch(), on_submitted=Ledger())
         assert server.key not in json.dumps(dict(os.environ))
+
+
+def test_importing_art_reads_no_key_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("WANDB_API_KEY=key-in-a-file\n")
+    program = (
+        "import os; from trainer.backends.art_import import import_art; import_art();"
+        "print('WANDB_API_KEY' in os.environ, os.environ['LITELLM_LOCAL_MODEL_COST_MAP'])"
+    )
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "WANDB_API_KEY": "key-in-the-environment", "PYTHONPATH": root}
+    finished = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.split()[-2:] == ["False", "True"]
 
 
 async def test_a_model_of_another_base_is_not_trained_on(server: WandbServer) -> None:

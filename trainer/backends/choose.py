@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainer.backends.arguments import base_model_of
+from trainer.backends.art_import import prepare_environment
 from trainer.backends.base import TrainingBackend
 from trainer.backends.gpu import why_no_gpu
 from trainer.config import ModelSettings, TrainSettings
@@ -47,6 +48,7 @@ def _chosen(settings: ModelSettings) -> tuple[BackendName, str]:
 @asynccontextmanager
 async def open_backend(settings: TrainSettings) -> AsyncIterator[TrainingBackend]:
     """The chosen backend, opened. Its ``open`` may be called again: it then only tells the newest step."""
+    prepare_environment()
     backend = _backend(choose_backend(settings).name, settings)
     try:
         await backend.open()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import TypeVar
@@ -82,7 +82,7 @@ class WindowReader:
         ref = await self._patiently(lambda fetch: discovery.find(fetch, canonical, self.rules))
         return None if ref is None else self._window(await self._fetch_batch([ref]), ref)
 
-    async def stream(self, refs: Iterable[WindowRef]) -> AsyncIterator[Window]:
+    async def stream(self, refs: Iterable[WindowRef]) -> AsyncGenerator[Window, None]:
         """Every window of ``refs``, in that order, once. Leaving early (``aclosing``) stops the reading ahead."""
         waiting = deque(refs)
         ahead = self._start_fetching(waiting, _FIRST_BATCH)

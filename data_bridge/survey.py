@@ -1,0 +1,171 @@
+"""One pass over the windows that keeps only numbers: what there is, what is usable, and why the rest is not.
+
+``check_windows``, the dry run, the dropout plan, the cost estimate and the scheduler all start from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from data_bridge.models import AgentTrajectory, LLMCall
+from data_bridge.postgres_reader import WindowReader, WindowRef
+from data_bridge.quality import CheckedWindow, Exclusion, Reason, Rules, check
+
+CHARACTERS_PER_TOKEN = 3
+"""For estimates without a tokenizer. English has about four, JSON full of numbers about three: rather too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsableTrajectory:
+    """What grouping, dropout and the cost estimate need to know of a usable trajectory."""
+
+    trajectory_id: str
+    agent_id: str
+    role: str | None
+    starting_balance: float | None
+    judge_tokens: int
+    train_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Of how many markets the outcome is known."""
+
+    stocks_known: int
+    stocks: int
+    predictions_known: int
+    predictions: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSummary:
+    """One window in numbers. Its counts are of all rows that could be read, usable or not."""
+
+    window_id: str
+    hours: int
+    trajectories: int
+    agents: int
+    actions: int
+    llm_calls: int
+    outcomes: Coverage
+    pnl_range: tuple[float, float] | None
+    """The smallest and the largest P&L that an agent made in this window."""
+    usable: tuple[UsableTrajectory, ...]
+    excluded: tuple[Exclusion, ...]
+
+    @property
+    def reasons(self) -> Counter[Reason]:
+        return Counter(exclusion.reason for exclusion in self.excluded)
+
+    @property
+    def judge_tokens(self) -> int:
+        return sum(one.judge_tokens for one in self.usable)
+
+    @property
+    def train_tokens(self) -> int:
+        return sum(one.train_tokens for one in self.usable)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    windows: int = 0
+    usable_windows: int = 0
+    trajectories: int = 0
+    usable: int = 0
+    judge_tokens: int = 0
+    train_tokens: int = 0
+    reasons: Mapping[Reason, int] = field(default_factory=dict)
+    """How many rows are left out for each reason, the most frequent first."""
+    examples: Mapping[Reason, Exclusion] = field(default_factory=dict)
+    """The first row that each reason was met with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All windows of the lookback in order. ``refs`` are those with usable rows, for reading them again."""
+
+    windows: tuple[WindowSummary, ...]
+    refs: tuple[WindowRef, ...]
+    totals: Totals
+
+
+async def survey(reader: WindowReader, rules: Rules) -> Survey:
+    """Read and check every window of the lookback, eligible or not: none of them vanishes."""
+    found = await reader.discover(everything=True)
+    summaries: list[WindowSummary] = []
+    async with aclosing(reader.stream(found)) as windows:
+        async for window in windows:
+            summaries.append(summarise(check(window, rules)))
+    refs = tuple(ref for ref, summary in zip(found, summaries, strict=True) if summary.usable)
+    return Survey(tuple(summaries), refs, total(summaries))
+
+
+def summarise(checked: CheckedWindow) -> WindowSummary:
+    window = checked.window
+    outcomes = window.outcomes
+    made = [pnl for pnl in (trajectory.window_pnl for trajectory in window.trajectories) if pnl is not None]
+    readable = {trajectory.agent_id for trajectory in window.trajectories}
+    return WindowSummary(
+        window_id=window.window_id,
+        hours=window.hours,
+        trajectories=len(window.trajectories) + len(window.unreadable),
+        agents=len(readable | {row.agent_id for row in window.unreadable}),
+        actions=sum(len(trajectory.actions) for trajectory in window.trajectories),
+        llm_calls=sum(len(trajectory.llm_calls) for trajectory in window.trajectories),
+        outcomes=Coverage(
+            sum(stock.is_known for stock in outcomes.stocks),
+            len(outcomes.stocks),
+            sum(market.is_known for market in outcomes.predictions),
+            len(outcomes.predictions),
+        ),
+        pnl_range=(min(made), max(made)) if made else None,
+        usable=tuple(_usable(trajectory) for trajectory in checked.usable),
+        excluded=checked.excluded,
+    )
+
+
+def total(windows: list[WindowSummary]) -> Totals:
+    reasons: Counter[Reason] = Counter()
+    examples: dict[Reason, Exclusion] = {}
+    for window in windows:
+        for exclusion in window.excluded:
+            reasons[exclusion.reason] += 1
+            examples.setdefault(exclusion.reason, exclusion)
+    return Totals(
+        windows=len(windows),
+        usable_windows=sum(bool(window.usable) for window in windows),
+        trajectories=sum(window.trajectories for window in windows),
+        usable=sum(len(window.usable) for window in windows),
+        judge_tokens=sum(window.judge_tokens for window in windows),
+        train_tokens=sum(window.train_tokens for window in windows),
+        reasons=dict(reasons.most_common()),
+        examples=examples,
+    )
+
+
+def _usable(trajectory: AgentTrajectory) -> UsableTrajectory:
+    calls = trajectory.llm_calls
+    shown = sum(len(call.user_prompt) + len(call.response) + len(call.reasoning or "") for call in calls)
+    trained = sum(_tokens_of_call(call) for call in calls if call.purpose == "action")
+    return UsableTrajectory(
+        trajectory.trajectory_id,
+        trajectory.agent_id,
+        trajectory.role,
+        trajectory.starting_balance,
+        judge_tokens=_tokens(shown),
+        train_tokens=trained,
+    )
+
+
+def _tokens_of_call(call: LLMCall) -> int:
+    """As the endpoint counted them, where the log has it."""
+    if call.prompt_tokens is not None and call.completion_tokens is not None:
+        return int(call.prompt_tokens + call.completion_tokens)
+    return _tokens(len(call.system_prompt) + len(call.user_prompt) + len(call.response))
+
+
+def _tokens(characters: int) -> int:
+    return -(-characters // CHARACTERS_PER_TOKEN)

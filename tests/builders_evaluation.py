@@ -50,6 +50,9 @@ def direction_of(point: DecisionPoint) -> int:
 class UpOrDownReplay:
     """BUY and SELL make or lose two per cent of a tenth of the balance; anything else is not an action."""
 
+    def knows(self, point: DecisionPoint) -> bool:
+        return True
+
     def play(self, point: DecisionPoint, reply: str) -> Replayed | None:
         if reply == "FORBIDDEN":
             return Replayed(Action(action_type="BUY", error="over the limit"), 0.0, is_valid=False, is_blocked=True)
@@ -69,7 +72,7 @@ class SkilledPolicy:
     invalid: float = 0.0
     chance: random.Random = field(default_factory=random.Random)
 
-    async def replies(self, point: DecisionPoint, samples: int, seed: int) -> list[Completion]:
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
         return [Completion(self._reply(direction_of(point))) for _ in range(samples)]
 
     def _reply(self, direction: int) -> str:
@@ -85,7 +88,7 @@ class FixedPolicy:
     texts: Sequence[str]
     name: str = "fixed"
 
-    async def replies(self, point: DecisionPoint, samples: int, seed: int) -> list[Completion]:
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
         return [Completion(self.texts[sample % len(self.texts)]) for sample in range(samples)]
 
 

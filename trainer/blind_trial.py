@@ -31,12 +31,14 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def replies(self, point: DecisionPoint, samples: int, seed: int) -> list[Completion]: ...
+    async def replies(
+        self, point: DecisionPoint, *, samples: int, temperature: float, seed: int
+    ) -> list[Completion]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """A chat model, asked with exactly the logged messages and sampling parameters."""
+    """A chat model, asked with exactly the logged messages."""
 
     model: ChatModel
 
@@ -44,9 +46,9 @@ class ModelPolicy:
     def name(self) -> str:
         return self.model.name
 
-    async def replies(self, point: DecisionPoint, samples: int, seed: int) -> list[Completion]:
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
         return await self.model.chat(
-            point.messages, n=samples, temperature=point.temperature, max_tokens=point.max_tokens, seed=seed
+            point.messages, n=samples, temperature=temperature, max_tokens=point.max_tokens, seed=seed
         )
 
 
@@ -56,7 +58,7 @@ class LoggedPolicy:
 
     name: str = "as logged"
 
-    async def replies(self, point: DecisionPoint, samples: int, seed: int) -> list[Completion]:
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
         return [Completion(text=point.call.response, model=self.name)] * samples
 
 
@@ -67,6 +69,8 @@ class Plan:
     points_per_window: int = 2
     samples: int = 4
     purposes: tuple[str, ...] = ("action",)
+    temperature: float | None = None
+    """None: the one that most of the logged calls were made at, so that an explorer's does not count."""
     max_group: int = 8
     min_gain: float = 0.0
     max_judge_failures: float = 0.2
@@ -116,7 +120,9 @@ async def compare_policies(
         raise NotEnoughData(
             f"No held-out window has an LLM call with purpose {', '.join(plan.purposes)}: nothing to evaluate on."
         )
-    asked = await _ask(points, policies, plan, replay)
+    if not judge.identity.is_llm:
+        points = _rebuildable(points, replay)
+    asked = await _ask(points, policies, plan, replay, _temperature(windows, plan))
     judged = await asyncio.gather(*(_judge(one, judge, plan) for one in asked))
     compared = tuple(result for result, _, _ in judged if result is not None)
     left_out = Counter(reason for _, reason, _ in judged if reason is not None)
@@ -129,8 +135,36 @@ async def compare_policies(
     return Outcome(compared, len(points), dict(left_out), sum(cost for _, _, cost in judged))
 
 
+def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list[DecisionPoint]:
+    """The offline judge knows nothing but what came of a decision, so it can only judge where that can be told."""
+    known = [point for point in points if replay is not None and replay.knows(point)]
+    if not known:
+        raise NotEnoughData(
+            "The offline judge cannot evaluate these windows: what another decision would have come to is only known "
+            "in the simulated market; set EVAL_JUDGE_MODEL (or JUDGE_MODEL) to let an LLM judge the replies."
+        )
+    return known
+
+
+def _temperature(windows: Sequence[CheckedWindow], plan: Plan) -> float:
+    if plan.temperature is not None:
+        return plan.temperature
+    logged = Counter(
+        call.temperature
+        for window in windows
+        for trajectory in window.usable
+        for call in trajectory.llm_calls
+        if call.purpose in plan.purposes and call.temperature is not None
+    )
+    return logged.most_common(1)[0][0] if logged else 1.0
+
+
 async def _ask(
-    points: Sequence[DecisionPoint], policies: Mapping[Role, Policy], plan: Plan, replay: Replay | None
+    points: Sequence[DecisionPoint],
+    policies: Mapping[Role, Policy],
+    plan: Plan,
+    replay: Replay | None,
+    temperature: float,
 ) -> list[_Asked]:
     """Every policy's replies at every point. One policy after the other, so that a model answers in full batches."""
     asked = [_Asked(point) for point in points]
@@ -139,7 +173,7 @@ async def _ask(
     async def ask(one: _Asked, role: Role, policy: Policy) -> None:
         seed = int(alias_of(one.point, "seed", 0, plan.seed)[:7], 16)
         async with slots:
-            completions = await policy.replies(one.point, plan.samples, seed)
+            completions = await policy.replies(one.point, samples=plan.samples, temperature=temperature, seed=seed)
         for sample, completion in enumerate(completions):
             replayed = replay.play(one.point, completion.text) if replay is not None else None
             alias = alias_of(one.point, role, sample, plan.seed)

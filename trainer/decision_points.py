@@ -48,10 +48,6 @@ class DecisionPoint:
         return self.call.chat()
 
     @property
-    def temperature(self) -> float:
-        return self.call.temperature if self.call.temperature is not None else 1.0
-
-    @property
     def max_tokens(self) -> int:
         return int(self.call.max_tokens) if self.call.max_tokens else DEFAULT_MAX_TOKENS
 
@@ -75,6 +71,10 @@ class Replayed:
 
 class Replay(Protocol):
     """Rebuilds what happened at a decision point. Only a world that can be rebuilt has one."""
+
+    def knows(self, point: DecisionPoint) -> bool:
+        """Whether this point can be rebuilt."""
+        ...
 
     def play(self, point: DecisionPoint, reply: str) -> Replayed | None:
         """What ``reply`` would have come to, or None for a point that is not of this world."""

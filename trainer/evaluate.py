@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.postgres_reader import WindowReader
-from data_bridge.quality import CheckedWindow, Rules, check
+from data_bridge.quality import CheckedWindow, check
 from data_bridge.window_ids import is_held_out
 from trainer.blind_trial import Outcome, Plan, Policy, compare_policies
 from trainer.comparison import best_and_worst, compare, figures_of, score_pnl_correlation, windows_of
-from trainer.config import EvaluateSettings, TrainSettings
+from trainer.config import EvaluateSettings, JudgeSettings, TrainSettings, window_rules
 from trainer.decision_points import Replay
 from trainer.evaluation import Evaluation, Role
 from trainer.evaluation_store import save, trained_among
@@ -29,10 +29,8 @@ from trainer.types import Checkpoint, Judge
 
 logger = logging.getLogger(__name__)
 
-AnySettings = TypeVar("AnySettings", TrainSettings, EvaluateSettings)
 
-
-def judged_by(settings: AnySettings) -> AnySettings:
+def judged_by(settings: TrainSettings | EvaluateSettings) -> JudgeSettings:
     """The settings with the evaluation's judge in the place of the training's.
 
     ``auto`` takes the second model where one is configured: a model that was trained to please one judge should
@@ -60,15 +58,15 @@ async def evaluate_checkpoint(
     judge: Judge,
     run_id: str | None,
     *,
+    windows: Sequence[CheckedWindow],
     replay: Replay | None = None,
     kl_from_base: float | None = None,
-    now: datetime | None = None,
 ) -> Evaluation:
-    """Evaluate ``candidate`` and keep the result. ``policies`` has at least the candidate and the incumbent.
+    """Evaluate ``candidate`` on ``windows`` (see ``held_out_windows``) and keep the result.
 
-    ``kl_from_base`` is the candidate's, where the backend measured it. NotEnoughData without a held-out window.
+    ``policies`` has at least the candidate and the incumbent. ``kl_from_base`` is the candidate's, where the backend
+    measured it.
     """
-    windows = await held_out_windows(database, settings, now=now)
     plan = plan_of(settings)
     outcome = await compare_policies(windows, policies, judge, plan, replay)
     evaluation = summarise(
@@ -101,17 +99,8 @@ async def held_out_windows(
     database: Database, settings: TrainSettings | EvaluateSettings, *, now: datetime | None = None
 ) -> list[CheckedWindow]:
     """The newest usable held-out windows, oldest first. One that was trained on all the same is not used."""
-    moment = now or (datetime.fromisoformat(settings.until).astimezone(UTC) if settings.until else datetime.now(UTC))
-    rules = Rules(
-        min_agents=settings.min_agents,
-        min_actions=settings.min_actions,
-        max_bytes=int(settings.max_trajectory_mb * 1e6),
-        held_out_share=settings.held_out_share,
-        allow_partial_outcomes=settings.allow_partial_outcomes,
-        now=moment,
-        purpose="evaluation",
-        lookback=max(settings.lookback, settings.eval_lookback),
-    )
+    rules = window_rules(settings, purpose="evaluation")
+    rules = replace(rules, now=now or rules.now, lookback=max(settings.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
     refs = [ref for ref in await reader.discover() if is_held_out(ref.window_id, rules.held_out_share)]
     trained = await trained_among(database, settings.model, [ref.window_id for ref in refs])

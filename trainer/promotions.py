@@ -6,6 +6,7 @@ The pointer to what agents use is the one row of a model in state ``serving``; a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -166,10 +167,19 @@ async def checkpoint_at(source: Any, model: str, step: int) -> Checkpoint:
             "SELECT base_model, backend FROM hindsight.runs WHERE model = $1 ORDER BY started_at LIMIT 1", model
         )
         if first is not None:
-            return Checkpoint(model, 0, first["base_model"], first["backend"], location=first["base_model"])
+            trained = "SELECT location FROM hindsight.checkpoints WHERE model = $1 ORDER BY step LIMIT 1"
+            location = _at_step_0(await source.fetchval(trained, model), first["base_model"])
+            return Checkpoint(model, 0, first["base_model"], first["backend"], location)
     known = await source.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
     there_is = "it has no checkpoint yet; train it first" if known is None else f"the newest is step {known}"
     raise ConfigurationError(f"Model {model!r} has no checkpoint of step {step}: {there_is}.")
+
+
+def _at_step_0(trained: str | None, base_model: str) -> str:
+    """W&B serves the untrained model as step 0 of the trained one; elsewhere it is the base model itself."""
+    if trained is not None and trained.startswith("wandb-artifact:"):
+        return re.sub(r":step\d+$", ":step0", trained)
+    return base_model
 
 
 async def newest_checkpoint(database: Database, model: str) -> Checkpoint:

@@ -235,7 +235,7 @@ async def test_rollback_goes_to_the_one_before_then_further_and_at_last_to_the_b
     back = await roll_back(database, tmp_path, "hindsight", _at, step=None, reason="agents lose money")
     assert (back.checkpoint.step, back.kind, back.reason) == (1, PromotionKind.ROLLBACK, "agents lose money")
     again = await roll_back(database, tmp_path, "hindsight", _at, step=None, reason="still")
-    assert again.checkpoint == Checkpoint("hindsight", 0, "base", "serverless", "base")
+    assert again.checkpoint == Checkpoint("hindsight", 0, "base", "serverless", "wandb-artifact:///team/game/hindsight:step0")
     assert (await _models(database))["hindsight@step0"] == "deployed"
     forward = await roll_back(database, tmp_path, "hindsight", _at, step=2, reason="that one was fine")
     assert forward.checkpoint.step == 2

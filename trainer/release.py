@@ -1,0 +1,173 @@
+"""From a trained checkpoint to the agents, or to a reason why not: evaluate, ask the gate, publish.
+
+What ``train_mmo`` does after training and ``evaluate`` does on demand: opens the models, the judge and the replay,
+and closes them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from data_bridge.database import Database
+from data_bridge.errors import PromotionRefused
+from data_bridge.window_ids import GRACE, end_of
+from trainer.backends.serving import serving as serving_of
+from trainer.blind_trial import LoggedPolicy, ModelPolicy, Policy
+from trainer.config import EvaluateSettings, TrainSettings, window_rules
+from trainer.evaluate import evaluate_checkpoint, held_out_windows, judged_by
+from trainer.evaluation import Evaluation, Role
+from trainer.evaluation_store import keep_ruling
+from trainer.gate import GateDecision, Ruling, rule
+from trainer.inference.endpoint import EndpointModel
+from trainer.inference.open import ARTIFACT, open_chat_model, open_engine
+from trainer.judge.open import open_judge
+from trainer.promote import publish
+from trainer.promotions import Promotion, find_checkpoint, serving
+from trainer.simulated_replay import NewsScript, SimulatedReplay, load_replay
+from trainer.types import ChatModel, Checkpoint
+
+logger = logging.getLogger(__name__)
+
+Settings = TrainSettings | EvaluateSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """What the gate said of a checkpoint, and the promotion if it let it through."""
+
+    evaluation: Evaluation
+    decision: GateDecision
+    promotion: Promotion | None
+
+    def refusal(self) -> PromotionRefused | None:
+        """What a command ends with if the gate did not say yes."""
+        if self.decision.ruling is Ruling.PROMOTE:
+            return None
+        word = "refused" if self.decision.ruling is Ruling.REFUSE else "undecided"
+        return PromotionRefused(
+            f"{self.evaluation.candidate.name} is not promoted ({word}): {self.decision.sentence}. The agents keep "
+            "what they have; `promote.py --force --reason WHY` overrides it."
+        )
+
+
+async def incumbent_of(database: Database, model: str) -> Checkpoint | None:
+    """What the agents use now; None while that is the untrained base model."""
+    now = await serving(database, model)
+    return now.checkpoint if now is not None and now.checkpoint.step > 0 else None
+
+
+async def consider(
+    database: Database,
+    settings: Settings,
+    candidate: Checkpoint,
+    *,
+    run_id: str | None,
+    incumbent: Checkpoint | None = None,
+    now: datetime | None = None,
+) -> Considered:
+    """Evaluate ``candidate`` against what the agents use, and publish it if the gate and ``--promote`` say so."""
+    incumbent = incumbent or await incumbent_of(database, candidate.model)
+    evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
+    decision = rule(evaluation, settings)
+    await keep_ruling(database, evaluation, decision)
+    logger.info("gate: %s for %s: %s", decision.ruling, candidate.name, decision.sentence)
+    promotion = None
+    if decision.ruling is Ruling.PROMOTE and settings.promote:
+        promotion = await publish(
+            database,
+            settings.home,
+            candidate,
+            serving_of(candidate, settings),
+            reason=decision.sentence,
+            evaluation=evaluation,
+            canary=settings.canary,
+        )
+    return Considered(evaluation, decision, promotion)
+
+
+async def evaluate(
+    database: Database,
+    settings: Settings,
+    candidate: Checkpoint,
+    incumbent: Checkpoint | None,
+    *,
+    run_id: str | None,
+    now: datetime | None = None,
+) -> Evaluation:
+    """Candidate, incumbent, base model and baseline on the held-out windows; the result is kept."""
+    windows = await held_out_windows(database, settings, now=now or await simulated_now(database, settings))
+    replay = await load_replay(database, [window.window.window_id for window in windows])
+    async with AsyncExitStack() as stack:
+        policies = await _open_policies(stack, database, settings, candidate, incumbent, replay)
+        judge = await stack.enter_async_context(
+            open_judge(judged_by(settings), database, run_id or f"evaluation of {candidate.name}")
+        )
+        return await evaluate_checkpoint(
+            database,
+            settings,
+            candidate,
+            incumbent,
+            policies,
+            judge,
+            run_id,
+            windows=windows,
+            replay=replay,
+            kl_from_base=await measured_kl(database, candidate),
+        )
+
+
+async def _open_policies(
+    stack: AsyncExitStack,
+    database: Database,
+    settings: Settings,
+    candidate: Checkpoint,
+    incumbent: Checkpoint | None,
+    replay: SimulatedReplay | None,
+) -> dict[Role, Policy]:
+    """The base model stands in for an incumbent that there is not; it is asked once all the same."""
+    base = await find_checkpoint(database, candidate.model, 0)
+    wanted = {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent or base}
+    if incumbent is not None and incumbent.step > 0:
+        wanted[Role.BASE] = base
+    engine = None
+    if any(checkpoint.backend == "cpu" for checkpoint in wanted.values()):
+        engine = await stack.enter_async_context(open_engine(settings))
+    open_local = partial(open_chat_model, settings=settings, engine=engine)
+
+    async def open_model(checkpoint: Checkpoint) -> ChatModel:
+        if checkpoint.backend == "cpu" or checkpoint.location.startswith(ARTIFACT):
+            return await stack.enter_async_context(open_local(checkpoint))
+        at = serving_of(checkpoint, settings)
+        model = EndpointModel(at.base_url, at.model, "none", name=checkpoint.name)
+        stack.push_async_callback(model.close)
+        return model
+
+    policies: dict[Role, Policy] = {
+        role: ModelPolicy(await open_model(checkpoint)) for role, checkpoint in wanted.items()
+    }
+    policies[Role.BASELINE] = NewsScript(replay) if replay is not None else LoggedPolicy()
+    return policies
+
+
+async def measured_kl(database: Database, checkpoint: Checkpoint) -> float | None:
+    """The KL from the base model as the newest step up to ``checkpoint`` that measured it reported it."""
+    value = await database.pool.fetchval(
+        "SELECT metrics ->> 'kl' FROM hindsight.batches WHERE model = $1 AND step <= $2 AND state = 'trained'"
+        " AND jsonb_typeof(metrics -> 'kl') = 'number' ORDER BY step DESC LIMIT 1",
+        *(checkpoint.model, checkpoint.step),
+    )
+    return None if value is None else float(value)
+
+
+async def simulated_now(database: Database, settings: Settings) -> datetime | None:
+    """The simulated market's clock may be ahead of ours: its newest window is closed when it has been played."""
+    if settings.until is not None:
+        return None
+    newest = await database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
+    if newest is None:
+        return None
+    return max(window_rules(settings).now, end_of(newest, 1) + GRACE + timedelta(minutes=1))

@@ -18,6 +18,7 @@ from typing import Any
 from data_bridge.errors import BackendError, Interrupted, NotEnoughData
 from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.redaction import redact
+from trainer.judge.cache import release_claims_of_dead
 from trainer.judge.open import open_judge
 from trainer.ledger_states import RunState
 from trainer.pipeline import Pipeline
@@ -127,6 +128,8 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
         )
     else:
         await ledger.take_up(run_id, plan)
+        # We hold the model, so whoever began the run is gone; do not wait for its claims on verdicts to run out.
+        await release_claims_of_dead(session.database, run_id)
     folder = RunFolder(settings.home, run_id)
     folder.write("config.json", public)
     folder.exclusions(plan.excluded)

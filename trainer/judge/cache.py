@@ -114,7 +114,7 @@ class PostgresVerdicts:
         self._pool = database.pool
         self._run_id = run_id
         self._lease = lease
-        self._holder = uuid.uuid4().hex
+        self._holder = f"{run_id}/{uuid.uuid4().hex}"
         self._held = 0
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]:
@@ -196,6 +196,11 @@ class PostgresVerdicts:
             call.cost_usd,
             call.latency_ms,
         )
+
+
+async def release_claims_of_dead(database: Database, run_id: str) -> None:
+    """Drop the claims that earlier processes of ``run_id`` left behind; only for who knows that they are gone."""
+    await database.pool.execute("DELETE FROM hindsight.verdict_claims WHERE starts_with(holder, $1)", f"{run_id}/")
 
 
 @asynccontextmanager

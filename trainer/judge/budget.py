@@ -22,7 +22,7 @@ class Budget:
     def __init__(self, ceiling: float | None = None, spent: float = 0.0) -> None:
         self.ceiling = ceiling
         self.spent = spent
-        self._reserved = 0.0
+        self._reserved: list[float] = []
         self._exhausted = False
         self._changed = asyncio.Condition()
 
@@ -30,24 +30,24 @@ class Budget:
     async def set_aside(self, worst_case: float) -> AsyncIterator[None]:
         """Holds ``worst_case`` for one call, inside which ``pay`` books what it came to. OverBudget if it cannot."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._exhausted or self._fits(worst_case) or self._reserved <= 0)
+            await self._changed.wait_for(lambda: self._exhausted or self._fits(worst_case) or not self._reserved)
             if self._exhausted or not self._fits(worst_case):
                 self._exhausted = True
                 self._changed.notify_all()
                 raise OverBudget
-            self._reserved += worst_case
+            self._reserved.append(worst_case)
         try:
             yield
         finally:
             # Without the condition's lock: nothing is awaited, and a cancelled task must still give its money back.
-            self._reserved -= worst_case
+            self._reserved.remove(worst_case)
             await asyncio.shield(self._tell_waiting())
 
     def pay(self, usd: float) -> None:
         self.spent += usd
 
     def _fits(self, worst_case: float) -> bool:
-        return self.ceiling is None or self.spent + self._reserved + worst_case <= self.ceiling
+        return self.ceiling is None or self.spent + sum(self._reserved) + worst_case <= self.ceiling
 
     async def _tell_waiting(self) -> None:
         async with self._changed:

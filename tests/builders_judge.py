@@ -1,0 +1,46 @@
+"""Groups to judge, and settings to judge them with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from data_bridge.models import AgentTrajectory
+from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
+from trainer.config import JudgeSettings
+from trainer.judge.retry import Retry
+from trainer.types import Group
+
+API_KEY = "sk-test-0123456789abcdef"
+
+AT_ONCE = Retry(attempts=3, first_delay=0.01, longest_delay=0.2)
+
+
+def judge_settings(base_url: str = "http://127.0.0.1:9/v1", **changes: Any) -> JudgeSettings:
+    values: dict[str, Any] = {
+        "judge_model": "judge",
+        "judge_base_url": base_url,
+        "judge_api_key": API_KEY,
+        "price": "1/10",
+        "judge_timeout": timedelta(seconds=5),
+        "judge_attempts": 3,
+    }
+    return JudgeSettings(**(values | changes))
+
+
+def agent(number: int, *, pnl: float = 0.0, prompt: str = "ACME trades at 100.", **action: Any) -> AgentTrajectory:
+    """An agent that decided once, was asked once, and made ``pnl`` of its 1000 in the window."""
+    step = make_step(0, pnl=500.0, calls=[make_call(prompt=prompt)], action=make_action(**action))
+    return make_trajectory(
+        f"agent-{number}",
+        trajectory_id=f"trajectory-{number}",
+        steps=[step],
+        lifetime_pnl=500.0 + pnl,
+        content_hash=f"hash-{number}-{pnl}",
+    )
+
+
+def make_group(*pnls: float, group_id: str = "group-1", window_id: str = WINDOW) -> Group:
+    """One agent for each P&L in the window; by default -100, 0 and 100."""
+    members = [agent(number, pnl=pnl) for number, pnl in enumerate(pnls or (-100.0, 0.0, 100.0), start=1)]
+    return Group(group_id, window_id, tuple(members), make_outcomes())

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from data_bridge.errors import HindsightError, Interrupted
 from data_bridge.postgres_reader import WindowReader, WindowRef
@@ -31,11 +31,6 @@ from trainer.run_plan import PlannedWindow, assemble
 from trainer.train_stage import TrainStage
 from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
 from trainer.verdict_stage import VerdictStage
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from data_bridge.models import Window
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +94,7 @@ class Pipeline:
         planned = {window.window_id: window for window in windows}
         # What remains of a window after a crash may be fewer agents than a new window would need.
         rules = replace(self.reader.rules, min_agents=MIN_GROUP)
-        reading = cast("AsyncGenerator[Window, None]", self.reader.stream(refs))
-        async with aclosing(reading) as stream:
+        async with aclosing(self.reader.stream(refs)) as stream:
             async for window in stream:
                 wanted = planned[window.window_id]
                 grouped = assemble(check(window, rules), wanted)

@@ -1,0 +1,182 @@
+"""train_mmo: from logged or simulated windows to a trained, evaluated and, if it is better, promoted checkpoint."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.config import TrainSettings
+
+if TYPE_CHECKING:
+    from data_bridge.database import Database
+    from trainer.backends.choose import Choice
+    from trainer.log_training import LogPlan
+    from trainer.progress import View
+    from trainer.session import Session
+    from trainer.training_run import TrainingRun
+
+_DESCRIPTION = """Train the agents' model on what they did and what came of it.
+
+Without DATABASE_URL the whole loop runs on this machine: agents of a simulated market play a day with the newest
+checkpoint, the day is judged and trained on, the next day is played with the result. With DATABASE_URL (and
+JUDGE_MODEL, and WANDB_API_KEY or a GPU) the same command trains on the game's own log. `--dry-run` shows what would
+be done and what it would cost. Killed or interrupted, the same command goes on where it was."""
+
+_EPILOG = f"""examples:
+  train_mmo.py                                     the closed loop on this machine
+  train_mmo.py --dry-run                           windows, groups, tokens and cost; nothing is paid or written
+  train_mmo.py --max-cost 5 --lookback 14d         two weeks of the game's log, at most $5 for the judge
+  train_mmo.py --backend cpu --judge outcome       no keys, no GPU
+
+{EXIT_CODES}
+A second trainer of the same model exits 2 and says who works on it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(work, TrainSettings, argv, prog="train_mmo.py", description=_DESCRIPTION, epilog=_EPILOG)
+
+
+async def work(settings: TrainSettings) -> int:
+    from trainer.backends.choose import choose_backend
+    from trainer.judge.open import describe, identity_of
+    from trainer.live_view import open_view
+
+    _check_settings(settings)
+    choice = choose_backend(settings)
+    view = open_view(quiet=settings.json_output)
+    try:
+        async with database_of(settings, migrate=not settings.dry_run) as database:
+            simulated = settings.simulate == "on" or (settings.simulate == "auto" and database.is_embedded)
+            view.say(f"Database: {database.label}.")
+            view.say(f"Backend: {choice}.")
+            view.say(describe(identity_of(settings)))
+            if settings.dry_run:
+                return await _dry_run(settings, database, simulated)
+            return await _train(settings, database, choice, view, simulated)
+    finally:
+        view.close()
+
+
+def _check_settings(settings: TrainSettings) -> None:
+    """What can be refused before anything is opened."""
+    from trainer.config import judge_key
+    from trainer.judge.open import identity_of
+    from trainer.selection import parse_rule
+    from trainer.thresholds import parse_thresholds
+
+    parse_rule(settings.select)
+    parse_thresholds(settings.stop_on)
+    if identity_of(settings).is_llm:
+        judge_key(settings)
+
+
+async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
+    from trainer.ledger import Ledger
+    from trainer.log_training import plan_log, summary_of
+
+    if simulated:
+        _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid or written.")
+        return 0
+    migrated = await database.pool.fetchval("SELECT to_regclass('hindsight.runs') IS NOT NULL")
+    plan = await plan_log(settings, database, Ledger(database) if migrated else None)
+    _show(settings, summary_of(plan.outlook), "Dry run: nothing was paid or written.")
+    return 0
+
+
+async def _train(settings: TrainSettings, database: Database, choice: Choice, view: View, simulated: bool) -> int:
+    from trainer.after_training import after_training
+    from trainer.backends.choose import open_backend
+    from trainer.closed_loop import train_in_closed_loop
+    from trainer.game_rows import check_writable
+    from trainer.ledger import Ledger
+    from trainer.log_training import plan_log, train_on_log
+    from trainer.model_lock import hold
+    from trainer.session import Session
+    from trainer.settle import settle_unfinished
+    from trainer.shutdown import stop_on_signal
+
+    await check_writable(database)
+    ledger = Ledger(database)
+    with stop_on_signal(view.say) as stop:
+        async with hold(database, settings.model) as lock:
+            unsettled = await ledger.unfinished_batch(settings.model) is not None
+            # Too little data is found out before the model is loaded, unless a batch has to be settled first.
+            plan = None if simulated or unsettled else await plan_log(settings, database, ledger)
+            async with open_backend(settings) as backend:
+                settled = await settle_unfinished(ledger, lock, backend)
+                if settled is not None:
+                    view.say(settled)
+                session = Session(settings, database, ledger, lock, backend, choice.base_model, view, stop)
+                before = backend.checkpoint(await backend.current_step())
+                if simulated:
+                    run = await train_in_closed_loop(session)
+                else:
+                    plan = plan or await plan_log(settings, database, ledger)
+                    _say_plan(session, plan)
+                    run = await train_on_log(session, plan)
+                result = await after_training(session, run, before)
+    _show_run(settings, run, result.summary)
+    return result.exit_code
+
+
+def _say_plan(session: Session, plan: LogPlan) -> None:
+    outlook, view = plan.outlook, session.view
+    if plan.unfinished is not None:
+        view.say(f"Taking up run {plan.unfinished.run_id} ({plan.unfinished.state.value}).")
+    view.say(
+        f"Plan: {len(outlook.windows)} windows, {outlook.groups} groups, {outlook.trajectories} trajectories; "
+        f"dropout {outlook.plan.dropout_rate:.0%} leaves out {outlook.plan.dropped}"
+        + (f" and saves about ${outlook.cost_saved.usd:.2f}" if outlook.cost_saved.usd else "")
+        + "."
+    )
+    view.say(f"Judge: {outlook.cost}.")
+
+
+def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
+    """What the closed loop would play; nothing of it exists yet."""
+    windows = settings.iterations * settings.windows_per_iteration
+    groups = windows * -(-settings.agents // settings.max_group)
+    return {
+        "days": settings.iterations,
+        "windows": windows,
+        "held_out_windows": round(windows * settings.held_out_share),
+        "groups": round(groups * (1 - settings.held_out_share)),
+        "trajectories": windows * settings.agents,
+    }
+
+
+def _show(settings: TrainSettings, values: Mapping[str, Any], closing: str) -> None:
+    if settings.json_output:
+        print(json.dumps(dict(values)))
+        return
+    for name, value in values.items():
+        print(f"{name.replace('_', ' '):<20} {_shown(value)}")
+    print(closing)
+
+
+def _show_run(settings: TrainSettings, run: TrainingRun, evaluation: Mapping[str, Any]) -> None:
+    summary = {"run": run.run_id, **run.summary, **evaluation}
+    if settings.json_output:
+        print(json.dumps(summary, default=str))
+        return
+    progress = run.progress
+    print(
+        f"Run {run.run_id}: {progress.steps} steps, {progress.trainable_tokens:,} tokens, "
+        f"{run.summary['groups_judged']} groups judged for ${progress.cost_usd:.2f}; "
+        f"the newest checkpoint is {settings.model}@step{progress.step}."
+    )
+    if run.summary.get("left_out"):
+        print(f"Left out: {_shown(run.summary['left_out'])}.")
+    print(f"Folder: {run.folder.path}")
+    sys.stdout.flush()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "nothing"
+    if value is None:
+        return "unknown"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

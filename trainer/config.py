@@ -209,7 +209,7 @@ class WorldSettings(MarketSettings):
 class EvaluationSettings(Section):
     """Evaluation and promotion."""
 
-    eval_judge: str = setting(
+    eval_judge: Literal["auto", "outcome", "llm"] = setting(
         "auto", "Judge of the evaluation: outcome, llm, or auto (another than the training judge when there are two)."
     )
     eval_judge_model: str | None = setting(None, "Model of the evaluation judge.", env="EVAL_JUDGE_MODEL")

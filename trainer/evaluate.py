@@ -25,6 +25,7 @@ from trainer.config import EvaluateSettings, JudgeSettings, TrainSettings, windo
 from trainer.decision_points import Replay
 from trainer.evaluation import Evaluation, Role
 from trainer.evaluation_store import save, trained_among
+from trainer.judge.open import identity_of
 from trainer.types import Checkpoint, Judge
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ async def evaluate_checkpoint(
         candidate=candidate,
         incumbent=incumbent,
         run_id=run_id,
-        training_judge=settings.judge_model or "outcome",
+        training_judge=identity_of(settings).judge,
         kl_from_base=kl_from_base,
     )
     await save(database, evaluation)

@@ -17,8 +17,10 @@ import logging
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,8 +91,7 @@ class EmbeddedServer:
             except BlockingIOError:
                 return False
             else:
-                self._make_passable()
-                self._call("pg_ctl", "stop", "-D", str(self._data), "-m", "fast", "-w", "-t", str(_START_SECONDS))
+                self._shut_down()
                 return True
             finally:
                 os.close(held)
@@ -98,6 +99,10 @@ class EmbeddedServer:
     @property
     def _data(self) -> Path:
         return self.folder / "data"
+
+    @property
+    def _log(self) -> Path:
+        return self._data / "server.log"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -111,15 +116,37 @@ class EmbeddedServer:
             self._create_cluster()
         self._make_passable()
         socket_folder = self._choose_socket_folder()
-        if not self._is_answering(socket_folder):
-            settings = {"listen_addresses": "", "unix_socket_directories": str(socket_folder), **self._options}
-            arguments = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
-            log = str(self._data / "server.log")
-            self._call(
-                *("pg_ctl", "start", "-D", str(self._data), "-l", log, "-o", arguments, "-w", "-t", str(_START_SECONDS))
-            )
-            logger.debug("embedded Postgres started in %s", self.folder)
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._is_answering(socket_folder):
+            if not self._is_alive():
+                self._start_server(socket_folder)
+            elif time.monotonic() > deadline:
+                raise DatabaseError(
+                    f"The embedded Postgres in {self.folder} runs but does not answer; its log is {self._log}."
+                )
+            else:
+                time.sleep(0.1)  # it is starting, or its last children are going
         return socket_folder
+
+    def _start_server(self, socket_folder: Path) -> None:
+        # Nothing runs on this data, so whoever has the noted process id now is no server of ours.
+        for stale in (self._data / "postmaster.pid", socket_folder / f"{_SOCKET}.lock"):
+            stale.unlink(missing_ok=True)
+        settings = {"listen_addresses": "", "unix_socket_directories": str(socket_folder), **self._options}
+        arguments = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
+        waiting = ("-w", "-t", str(_START_SECONDS))
+        self._call("pg_ctl", "start", "-D", str(self._data), "-l", str(self._log), "-o", arguments, *waiting)
+        logger.debug("embedded Postgres started in %s", self.folder)
+
+    def _shut_down(self) -> None:
+        if not self._is_alive():
+            return
+        os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGINT)  # Postgres' fast shutdown
+        deadline = time.monotonic() + _START_SECONDS
+        while self._is_alive():
+            if time.monotonic() > deadline:
+                raise DatabaseError(f"The embedded Postgres in {self.folder} does not stop; its log is {self._log}.")
+            time.sleep(0.02)
 
     def _create_cluster(self) -> None:
         """A kill in the middle leaves no half-made cluster: it is made beside its place, then moved there."""
@@ -131,7 +158,10 @@ class EmbeddedServer:
             os.chown(new, owner.pw_uid, owner.pw_gid)
         self._make_passable()
         # The C locale sorts by bytes on every machine, and needs nothing installed.
-        self._call("initdb", "-D", str(new), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", at=new)
+        arguments = ["-D", str(new), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
+        if self._options.get("fsync") == "off":
+            arguments.append("--no-sync")
+        self._call("initdb", *arguments, at=new)
         new.rename(self._data)
 
     def _make_passable(self) -> None:
@@ -168,13 +198,30 @@ class EmbeddedServer:
         asked = self._subprocess("pg_isready", "-q", "-h", str(socket_folder), "-U", "postgres", "-d", "postgres")
         return asked.returncode == 0
 
+    def _is_alive(self) -> bool:
+        """Whether any process of a server works in the data folder; its note of its own id may be out of date.
+
+        After a crash or a restart of the container the noted id can be a zombie's or somebody else's, for which
+        Postgres would refuse to start; and children of a killed server may live on for a moment.
+        """
+        if not Path("/proc/self").exists():
+            return self._subprocess("pg_ctl", "status", "-D", str(self._data)).returncode == 0
+        for process in Path("/proc").iterdir():
+            if process.name.isdecimal():
+                try:
+                    if (process / "cwd").readlink() == self._data and (process / "comm").read_text() == "postgres\n":
+                        return True
+                except OSError:
+                    continue  # gone meanwhile, a zombie, or not ours to look at
+        return False
+
     def _call(self, program: str, *arguments: str, at: Path | None = None) -> None:
         done = self._subprocess(program, *arguments, at=at)
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split())[-300:]
             raise DatabaseError(
                 f"The embedded Postgres in {self.folder} failed at `{program} {arguments[0]}`: {said or 'no message'}; "
-                f"its log is {self._data / 'server.log'}; with DATABASE_URL set it is not needed."
+                f"its log is {self._log}; with DATABASE_URL set it is not needed."
             )
 
     def _subprocess(self, program: str, *arguments: str, at: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -54,6 +54,18 @@ def postgres() -> Iterator[EmbeddedServer]:
         shutil.rmtree(home, ignore_errors=True)
 
 
+@pytest.fixture
+def server_folder() -> Iterator[Path]:
+    """A folder for a server of the test's own, which its user may enter: pytest closes its own folders to others."""
+    folder = Path(tempfile.mkdtemp(prefix="hindsight-test-"))
+    yield folder
+    server = EmbeddedServer(folder)
+    if (folder / "data").exists():
+        server.start()
+        server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def template_database(postgres: EmbeddedServer) -> str:
     """Name of a migrated database to copy from; made by the first worker that comes."""

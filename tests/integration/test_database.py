@@ -2,7 +2,38 @@
 
 from __future__ import annotations
 
-from data_bridge.database import Database
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from data_bridge.database import Database, open_database
+from data_bridge.embedded import EmbeddedServer
+from data_bridge.errors import DatabaseError
+from data_bridge.models import Action, MarketOutcomes, StockOutcome
+from data_bridge.outcomes import record_outcomes
+from data_bridge.recorder import Recorder
+from tests.builders import insert_trajectory
+from tests.conftest import in_own_loop
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_bridge.database._FIRST_CONNECT_PAUSES", (0.05,))
 
 
 async def test_a_fresh_database_has_the_games_tables_and_ours(database: Database) -> None:
@@ -13,3 +44,229 @@ async def test_a_fresh_database_has_the_games_tables_and_ours(database: Database
     game = {"trajectories", "market_outcomes", "llm_call_logs", "training_batches", "trained_models"}
     assert {f"public.{name}" for name in game | {"reward_judgments", "User"}} <= names
     assert "hindsight.migrations" in names
+
+
+async def test_prismas_parameters_do_not_reach_the_server(database_url: str, tmp_path: Path) -> None:
+    url = f"{database_url}&schema=public&connection_limit=2&pool_timeout=5&socket_timeout=3&sslmode=prefer"
+    async with open_database(url, tmp_path) as database:
+        assert await database.pool.fetchval("SELECT 1") == 1
+        assert database.pool.get_max_size() == 2
+        assert not database.is_pooled
+
+
+async def test_another_schema_than_public_is_searched(database_url: str, tmp_path: Path) -> None:
+    async with open_database(f"{database_url}&schema=Arena", tmp_path) as database:
+        await database.pool.execute('CREATE SCHEMA "Arena"; CREATE TABLE here (a int)')
+        assert await database.pool.fetchval("SELECT schemaname FROM pg_tables WHERE tablename = 'here'") == "Arena"
+
+
+async def test_a_statement_cannot_take_longer_than_the_timeout(database_url: str, tmp_path: Path) -> None:
+    async def sleep() -> None:
+        async with open_database(database_url, tmp_path, statement_timeout=timedelta(seconds=0.3)) as database:
+            await database.pool.execute("SELECT pg_sleep(20)")
+
+    started = time.monotonic()
+    with pytest.raises((DatabaseError, TimeoutError)):
+        await sleep()
+    assert time.monotonic() - started < 5
+
+
+async def test_a_missing_table_is_one_sentence(make_database: Callable[..., str], tmp_path: Path) -> None:
+    async def read() -> None:
+        async with open_database(make_database(), tmp_path) as database:
+            await database.pool.fetch("SELECT * FROM trajectories")
+
+    with pytest.raises(DatabaseError, match=r"trajectories.*is it the game's\?"):
+        await read()
+
+
+@pytest.mark.usefixtures("without_patience")
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("postgresql://user:topsecret@127.0.0.1:9/game", "cannot be reached"),
+        ("postgresql://user:topsecret@no-such-host.invalid/game", "host .* is not known"),
+    ],
+)
+async def test_what_cannot_be_reached_is_one_sentence(url: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(DatabaseError, match=sentence) as raised:
+        async with open_database(url, tmp_path):
+            pass
+    assert "topsecret" not in str(raised.value)
+
+
+async def test_a_missing_database_is_one_sentence(postgres: EmbeddedServer, tmp_path: Path) -> None:
+    with pytest.raises(DatabaseError, match="no such database") as raised:
+        async with open_database(postgres.url("no_such"), tmp_path):
+            pass
+    assert "no_such" in str(raised.value)
+
+
+@pytest.fixture
+def locked_url(database_url: str, postgres: EmbeddedServer) -> Iterator[str]:
+    """The database through a role that must give a password."""
+    rules = postgres.folder / "data" / "pg_hba.conf"
+    before = rules.read_text()
+    rules.write_text("local all locked scram-sha-256\n" + before)
+
+    async def on_server(sql: str) -> None:
+        connection = await asyncpg.connect(postgres.url())
+        await connection.execute(sql)
+        await connection.close()
+
+    in_own_loop(lambda: on_server("CREATE ROLE locked LOGIN PASSWORD 'right-password'; SELECT pg_reload_conf()"))
+    yield database_url.replace("postgres@", "locked:PASSWORD@")
+    rules.write_text(before)
+    in_own_loop(lambda: on_server("DROP ROLE locked; SELECT pg_reload_conf()"))
+
+
+def test_a_wrong_password_is_told_at_once_in_one_sentence_without_it(locked_url: str, tmp_path: Path) -> None:
+    url = locked_url.replace("PASSWORD", "wr0ng-password")
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "run_migrations.py"), "--status"],
+        env={"DATABASE_URL": url, "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "refused the login" in done.stderr
+    assert "wr0ng-password" not in done.stderr
+    assert time.monotonic() - started < 5  # not tried again and again
+
+
+async def test_the_right_password_opens(locked_url: str, tmp_path: Path) -> None:
+    async with open_database(locked_url.replace("PASSWORD", "right-password"), tmp_path) as database:
+        assert await database.pool.fetchval("SELECT current_user") == "locked"
+
+
+async def test_a_role_that_may_only_read_can_read(database: Database, database_url: str, tmp_path: Path) -> None:
+    await insert_trajectory(database.pool)
+    await database.pool.execute(
+        "CREATE ROLE reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;"
+        "GRANT USAGE ON SCHEMA hindsight TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA hindsight TO reader"
+    )
+    try:
+        url = database_url.replace("postgres@", "reader@")
+        async with open_database(url, tmp_path, migrate=True) as reading:  # up to date: nothing to write
+            assert await reading.pool.fetchval("SELECT count(*) FROM trajectories") == 1
+
+        async def write() -> None:
+            async with open_database(url, tmp_path) as writing:
+                await writing.pool.execute("DELETE FROM trajectories")
+
+        with pytest.raises(DatabaseError, match="may not do this"):
+            await write()
+    finally:
+        await database.pool.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+# A pooler in transaction mode
+
+
+@pytest.fixture
+def pooler(postgres: EmbeddedServer, database_url: str) -> Iterator[Callable[[str], str]]:
+    """``pooler(configuration)`` starts a real PgBouncer in front of the database and gives its URL."""
+    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    if program is None:
+        pytest.skip("pgbouncer is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="hindsight-pooler-"))
+    folder.chmod(0o755)
+    running: list[subprocess.Popen[bytes]] = []
+    name = database_url.split("@/")[1].split("?")[0]
+
+    def start(configuration: str = "") -> str:
+        port = free_port()
+        (folder / "users.txt").write_text('"postgres" ""\n')
+        (folder / "pgbouncer.ini").write_text(
+            f"[databases]\n{name} = host={postgres.folder / 'data'} user=postgres pool_size=2\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+            f"auth_type = any\npool_mode = transaction\n{configuration}\n"
+        )
+        owner = (postgres.folder / "data").stat()
+        identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        running.append(
+            subprocess.Popen(
+                [program, "-q", str(folder / "pgbouncer.ini")],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                **identity,  # type: ignore[arg-type]
+            )
+        )
+        wait_for_port(port)
+        return f"postgresql://postgres@127.0.0.1:{port}/{quote(name)}"
+
+    yield start
+    for process in running:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    shutil.rmtree(folder)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError("pgbouncer did not start")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "parameters"),
+    [
+        ("", "?pgbouncer=true"),
+        ("", ""),  # not told: it refuses our session settings
+        ("ignore_startup_parameters = statement_timeout", ""),  # not told: it ignores them
+    ],
+)
+async def test_everything_works_through_a_pooler_in_transaction_mode(
+    pooler: Callable[[str], str], configuration: str, parameters: str, tmp_path: Path
+) -> None:
+    url = pooler(configuration) + parameters
+    async with open_database(url, tmp_path, migrate=True) as database:
+        assert database.is_pooled
+
+        async def use(number: int) -> int:
+            total = 0
+            for _ in range(20):
+                total += await database.pool.fetchval("SELECT $1::int + $2::int", number, 1)
+            return total
+
+        assert await asyncio.gather(*(use(number) for number in range(8))) == [20 * (n + 1) for n in range(8)]
+        await record_outcomes(database, "2026-03-02T10:00", MarketOutcomes(stocks=(StockOutcome("ACME", 1.0, 2.0),)))
+        async with Recorder(database, tmp_path / "spool") as recorder:
+            for number in range(5):
+                trajectory = recorder.start_trajectory(f"agent-{number}")
+                trajectory.step({}).complete_step(Action(action_type="BUY", success=True))
+                await trajectory.end_trajectory()
+        assert await database.pool.fetchval("SELECT count(*) FROM trajectories") == 5
+
+
+async def test_a_schema_cannot_be_switched_through_a_pooler(database_url: str, tmp_path: Path) -> None:
+    with pytest.raises(DatabaseError, match="pooler cannot switch to the schema arena"):
+        async with open_database(f"{database_url}&pgbouncer=true&schema=arena", tmp_path):
+            pass
+
+
+async def test_pooled_connections_prepare_nothing_and_set_nothing(database_url: str, tmp_path: Path) -> None:
+    """Without a PgBouncer at hand: what would break behind one is not there."""
+    async with open_database(f"{database_url}&pgbouncer=true", tmp_path, max_size=1) as database:
+        await database.pool.fetch("SELECT $1::int", 1)
+        async with database.pool.acquire() as connection:
+            assert await connection.fetch("SELECT name FROM pg_prepared_statements WHERE name <> ''") == []
+            changed = await connection.fetch(
+                "SELECT name FROM pg_settings WHERE source = 'client' AND name ~ 'timeout|search'"
+            )
+            assert changed == []

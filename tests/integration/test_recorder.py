@@ -176,8 +176,10 @@ async def test_text_that_postgres_or_utf8_cannot_hold_arrives_as_javascript_woul
     assert recorder.rejected == 0
 
 
-async def test_a_hundred_agents_write_a_thousand_trajectories_while_postgres_is_away(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path / "postgres", options={"fsync": "off"})
+async def test_a_hundred_agents_write_a_thousand_trajectories_while_postgres_is_away(
+    server_folder: Path, tmp_path: Path
+) -> None:
+    server = EmbeddedServer(server_folder, options={"fsync": "off"})
     server.start()
     async with open_database(server.url(), tmp_path, migrate=True) as database:
         async with Recorder(database, tmp_path / "spool", patience=timedelta(minutes=1)) as recorder:

@@ -95,6 +95,8 @@ class Completion:
     finish_reason: str = "stop"
     model: str = ""
     """The exact checkpoint that answered, e.g. ``hindsight@step3``."""
+    prompt_tokens: int = 0
+    """Of the messages as the model read them; 0 if the endpoint does not tell."""
 
 
 class ChatModel(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
-from trainer.backends.cpu_checkpoint import CheckpointStore
+from trainer.backends.cpu_checkpoint import CheckpointStore, store_of
 
 if TYPE_CHECKING:
     import art
@@ -42,7 +42,7 @@ class ArtCpuBackend:
         self._trainer: CpuTrainer | None = None
 
     def store_of(self, model_name: str) -> CheckpointStore:
-        return CheckpointStore(self._home / "checkpoints" / model_name)
+        return store_of(self._home, model_name)
 
     async def register(self, model: art.TrainableModel) -> None:
         """Load ``model`` at its newest checkpoint."""

@@ -158,3 +158,8 @@ def _fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def store_of(home: Path, model: str) -> CheckpointStore:
+    """Where the checkpoints of ``model`` are kept under ``home``."""
+    return CheckpointStore(home / "checkpoints" / model)

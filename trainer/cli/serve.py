@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import run_command
 from trainer.config import ServeSettings
+
+if TYPE_CHECKING:
+    from trainer.serving.checkpoints import ServedCheckpoints
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="serve.py",
         description="Serves the promoted checkpoint of the CPU backend over an OpenAI-compatible API.\n"
         "Promotions and rollbacks are followed without dropping a request; MODEL@stepN pins a checkpoint.",
+        epilog="exit codes:\n  0 stopped on request; 2 configuration, or the address is taken",
     )
 
 
@@ -27,40 +33,44 @@ async def _work(settings: ServeSettings) -> int:
         raise ConfigurationError(
             f"--host {settings.host} can be reached from other hosts: set HINDSIGHT_SERVE_KEY, or serve on 127.0.0.1."
         )
-    import uvicorn
+    listening = _listen(settings.host, settings.port)
 
-    from trainer.backends.cpu import checkpoint_directory
-    from trainer.inference.embedded_model import model_directory
-    from trainer.inference.engine import Engine
-    from trainer.serving.app import make_app
+    from trainer.backends.cpu_checkpoint import store_of
+    from trainer.inference.open import open_engine
     from trainer.serving.checkpoints import ServedCheckpoints
 
-    engine = Engine(model_directory(settings.base_model, settings.home), threads=settings.threads)
-    checkpoints = ServedCheckpoints(
-        settings.home,
-        settings.model,
-        lambda step: checkpoint_directory(settings.home, settings.model, step),
-        engine.model,
-    )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            make_app(checkpoints, key=key, most_waiting=settings.most_waiting),
-            host=settings.host,
-            port=settings.port,
-            log_level="warning",
-            timeout_graceful_shutdown=30,
-        )
-    )
-    checkpoints.refresh()
-    print(
-        f"Serving {checkpoints.served_name} as {settings.model!r} at http://{settings.host}:{settings.port}/v1",
-        flush=True,
-    )
+    async with open_engine(settings) as engine:
+        stored = store_of(settings.home, settings.model)
+        checkpoints = ServedCheckpoints(settings.home, settings.model, stored, engine.model)
+        checkpoints.refresh()
+        await _serve(settings, checkpoints, listening, key)
+    return 0
+
+
+async def _serve(
+    settings: ServeSettings, checkpoints: ServedCheckpoints, listening: socket.socket, key: str | None
+) -> None:
+    import uvicorn
+
+    from trainer.serving.app import make_app
+
+    app = make_app(checkpoints, key=key, most_waiting=settings.most_waiting)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30))
+    host, port = listening.getsockname()[:2]
+    print(f"Serving {checkpoints.served_name} as {settings.model!r} at http://{host}:{port}/v1", flush=True)
+    await server.serve(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The address, taken before the model is loaded: a port in use is told at once."""
     try:
-        await server.serve()
-    finally:
-        await engine.close()
-    return 0 if server.started else 2
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        raise ConfigurationError(f"--host {host} --port {port} cannot be listened on ({error.strerror}).") from None
+    return listening
 
 
 def _is_loopback(host: str) -> bool:

@@ -40,6 +40,8 @@ class _Request:
     most_tokens: int
     stop: tuple[str, ...]
     seed: int | None
+    tell: Callable[[int, str], None] | None
+    """Told the number of a reply and its text so far, after each of its tokens."""
     finish: Callable[[list[Completion] | BaseException], None]
     is_cancelled: bool = False
     replies: list[Reply] = field(default_factory=list)
@@ -76,6 +78,7 @@ class Engine:
         max_tokens: int,
         stop: Sequence[str],
         seed: int | None,
+        on_text: Callable[[int, str], None] | None = None,
     ) -> list[Completion]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Completion]] = loop.create_future()
@@ -92,7 +95,22 @@ class Engine:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, result)
 
-        request = _Request(tuple(messages), adapter, model_name, n, temperature, max_tokens, tuple(stop), seed, finish)
+        def tell(number: int, text: str) -> None:
+            if on_text is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(on_text, number, text)
+
+        request = _Request(
+            tuple(messages),
+            adapter,
+            model_name,
+            n,
+            temperature,
+            max_tokens,
+            tuple(stop),
+            seed,
+            tell if on_text is not None else None,
+            finish,
+        )
         self._submit(request)
         try:
             return await future
@@ -178,8 +196,12 @@ class EngineModel:
         max_tokens: int = 64,
         stop: Sequence[str] = (),
         seed: int | None = None,
+        on_text: Callable[[int, str], None] | None = None,
     ) -> list[Completion]:
-        """``n`` replies. A reply cut at a stop string keeps the tokens that were sampled up to and with it."""
+        """``n`` replies. A reply cut at a stop string keeps the tokens that were sampled up to and with it.
+
+        ``on_text`` is told the number of a reply and its text so far while it is being written.
+        """
         return await self._engine.chat(
             messages,
             adapter=self._adapter,
@@ -189,6 +211,7 @@ class EngineModel:
             max_tokens=max_tokens,
             stop=stop,
             seed=seed,
+            on_text=on_text,
         )
 
     async def close(self) -> None:

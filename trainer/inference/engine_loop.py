@@ -78,6 +78,7 @@ class EngineLoop:
                 self._waves.remove(wave)
                 self._fail(wave.replies, error)
                 continue
+            self._tell(wave)
             for reply in ended:
                 self._finish(reply)
             if wave.is_over:
@@ -118,6 +119,14 @@ class EngineLoop:
             for sample in range(request.samples)
         ]
 
+    def _tell(self, wave: Wave) -> None:
+        """Pass on what is written so far to those who asked for it."""
+        for reply in wave.replies:
+            request = self._requests.get(id(reply))
+            if request is not None and request.tell is not None and reply.finish_reason is None:
+                number = next(number for number, own in enumerate(request.replies) if own is reply)
+                request.tell(number, self._text(reply.token_ids))
+
     def _finish(self, reply: Reply) -> None:
         request = self._requests.pop(id(reply))
         if request.is_answered and not request.is_cancelled:
@@ -141,4 +150,5 @@ def _completion(reply: Reply, model_name: str) -> Completion:
         logprobs=tuple(reply.logprobs),
         finish_reason=reply.finish_reason or "stop",
         model=model_name,
+        prompt_tokens=len(reply.prompt),
     )

@@ -169,10 +169,10 @@ def _tone(role: Role) -> str:
 _CURVES: Sequence[tuple[str, tuple[str, ...]]] = (
     ("Reward (band: standard deviation)", ("reward",)),
     ("Loss", ("loss",)),
-    ("KL from the policy that played", ("kl",)),
+    ("KL from the base model, and from the policy that played", ("kl", "kl_behaviour")),
     ("Entropy of a token", ("entropy",)),
-    ("Importance ratio", ("ratio_mean", "ratio_max")),
-    ("Effective sample size, share of tokens", ("effective_sample_share",)),
+    ("Importance ratio", ("ratio", "ratio_max")),
+    ("Effective sample size, share of tokens", ("effective_sample_size",)),
     ("Share of clipped tokens", ("clip_share",)),
     ("Gradient norm", ("grad_norm",)),
 )

@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,9 +19,9 @@ from starlette.routing import Route
 
 from data_bridge.errors import HindsightError
 from data_bridge.redaction import redact
-from trainer.serving.checkpoints import ServedCheckpoints
-from trainer.serving.wire import ChatCompletionRequest, RequestError, chunks_of, parse_request, response_of
-from trainer.types import ChatModel, Completion
+from trainer.serving.checkpoints import OnText, ServedCheckpoints, StreamingModel
+from trainer.serving.wire import ChatCompletionRequest, Chunks, RequestError, parse_request, response_of
+from trainer.types import Completion
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,14 @@ class Load:
     most: int
     now: int = 0
 
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        self.now += 1
+        try:
+            yield
+        finally:
+            self.now -= 1
+
 
 def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: int = 512) -> Starlette:
     """The server over ``checkpoints``. With a ``key`` every route but ``/health`` asks for it."""
@@ -45,15 +54,10 @@ def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: i
         model = checkpoints.choose(asked.model, asked.user)
         if load.now >= load.most:
             raise RequestError(429, "Too many requests are waiting; try again in a second.", kind="rate_limit_error")
-        load.now += 1
-        try:
-            replies = await _answer_unless_gone(request, model, asked)
-        finally:
-            load.now -= 1
-        prompt_tokens = 0
         if asked.stream:
-            return StreamingResponse(_events(asked, replies, prompt_tokens), media_type="text/event-stream")
-        return JSONResponse(response_of(asked, replies, prompt_tokens))
+            return StreamingResponse(_events(model, asked, load), media_type="text/event-stream")
+        with load.one_more():
+            return JSONResponse(response_of(asked, await _answer_unless_gone(request, model, asked)))
 
     async def models(request: Request) -> Response:
         _check_key(request, key)
@@ -90,19 +94,23 @@ def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: i
     )
 
 
-async def _answer_unless_gone(request: Request, model: ChatModel, asked: ChatCompletionRequest) -> list[Completion]:
-    """The replies; cancelled if the client hangs up, so that nobody computes for nobody."""
-    answering = asyncio.create_task(
-        model.chat(
-            asked.chat(),
-            n=asked.n,
-            temperature=asked.temperature,
-            max_tokens=asked.token_limit,
-            stop=asked.stop,
-            seed=asked.seed,
-        ),
-        name="chat completion",
+async def _answer(model: StreamingModel, asked: ChatCompletionRequest, on_text: OnText | None) -> list[Completion]:
+    return await model.chat(
+        asked.chat(),
+        n=asked.n,
+        temperature=asked.temperature,
+        max_tokens=asked.token_limit,
+        stop=asked.stop,
+        seed=asked.seed,
+        on_text=on_text,
     )
+
+
+async def _answer_unless_gone(
+    request: Request, model: StreamingModel, asked: ChatCompletionRequest
+) -> list[Completion]:
+    """The replies; cancelled if the client hangs up, so that nobody computes for nobody."""
+    answering = asyncio.create_task(_answer(model, asked, None), name="chat completion")
     leaving = asyncio.create_task(_gone(request), name="client watch")
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -121,10 +129,32 @@ async def _gone(request: Request) -> None:
             return
 
 
-async def _events(asked: ChatCompletionRequest, replies: list[Completion], prompt_tokens: int) -> AsyncIterator[str]:
-    for chunk in chunks_of(asked, replies, prompt_tokens):
-        yield f"data: {json.dumps(chunk)}\n\n"
+async def _events(model: StreamingModel, asked: ChatCompletionRequest, load: Load) -> AsyncIterator[str]:
+    """The reply as server-sent events while it is written. A client that hangs up cancels this, and the reply."""
+    chunks = Chunks(asked, model.name)
+    grown: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
+    answering = asyncio.create_task(
+        _answer(model, asked, lambda index, text: grown.put_nowait((index, text))), name="streamed completion"
+    )
+    answering.add_done_callback(lambda _: grown.put_nowait(None))
+    try:
+        with load.one_more():
+            for chunk in chunks.opening():
+                yield _event(chunk)
+            while (growth := await grown.get()) is not None:
+                for chunk in chunks.growth(*growth):
+                    yield _event(chunk)
+            for chunk in chunks.ending(answering.result()):
+                yield _event(chunk)
+    except HindsightError as error:
+        yield _event(RequestError(400, redact(str(error))).body())
+    finally:
+        answering.cancel()
     yield "data: [DONE]\n\n"
+
+
+def _event(chunk: dict[str, Any]) -> str:
+    return f"data: {json.dumps(chunk)}\n\n"
 
 
 async def _body(request: Request) -> bytes:

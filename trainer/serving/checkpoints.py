@@ -9,28 +9,61 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
+from data_bridge.models import ChatMessage
 from trainer.pointer import Pointer, pointer_file, read_pointer
 from trainer.serving.wire import RequestError
-from trainer.types import ChatModel
+from trainer.types import Completion
 
 logger = logging.getLogger(__name__)
 
-ModelOf = Callable[[Path | None, str], ChatModel]
+
+class Stored(Protocol):
+    """The checkpoints on this machine's disk."""
+
+    def steps(self) -> list[int]: ...
+    def path(self, step: int) -> Path: ...
+    def is_sound(self, step: int) -> bool: ...
+
+
+OnText = Callable[[int, str], None]
+
+
+class StreamingModel(Protocol):
+    """A chat model that also tells what it has written so far; ``EngineModel``."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        n: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+        on_text: OnText | None = None,
+    ) -> list[Completion]: ...
+
+
+ModelOf = Callable[[Path | None, str], StreamingModel]
 """Makes the model of a checkpoint directory (None: the base model) under a name; ``Engine.model``."""
 
 
 class ServedCheckpoints:
     """The checkpoints of one model under ``home``, and the pointer to the one that is promoted."""
 
-    def __init__(self, home: Path, model: str, checkpoint_directory: Callable[[int], Path], model_of: ModelOf) -> None:
+    def __init__(self, home: Path, model: str, stored: Stored, model_of: ModelOf) -> None:
         self._home = home
         self._model = model
-        self._directory_of = checkpoint_directory
+        self._stored = stored
         self._model_of = model_of
         self._pointer: Pointer | None = None
         self._seen: tuple[int, int] | None = None
@@ -43,14 +76,9 @@ class ServedCheckpoints:
 
     def names(self) -> list[str]:
         """What ``/v1/models`` lists: the name that follows, and every checkpoint that can be pinned."""
-        steps = [0]
-        parent = self._directory_of(1).parent
-        if parent.is_dir():
-            found = (re.fullmatch(r"\d+", entry.name) for entry in parent.iterdir() if entry.is_dir())
-            steps += sorted(int(match[0]) for match in found if match is not None and int(match[0]) > 0)
-        return [self._model, *(f"{self._model}@step{step}" for step in steps)]
+        return [self._model, *(f"{self._model}@step{step}" for step in (0, *self._stored.steps()))]
 
-    def choose(self, requested: str, agent_id: str | None) -> ChatModel:
+    def choose(self, requested: str, agent_id: str | None) -> StreamingModel:
         """The checkpoint that answers a request for the model ``requested``. RequestError 404 if there is none."""
         if requested == self._model:
             promotion = self._pointer.for_agent(agent_id) if self._pointer is not None else None
@@ -60,14 +88,13 @@ class ServedCheckpoints:
             raise RequestError(404, f"The model {requested!r} is not served here; see /v1/models.", param="model")
         return self._resident(int(pinned[1]))
 
-    def _resident(self, step: int) -> ChatModel:
+    def _resident(self, step: int) -> StreamingModel:
         name = f"{self._model}@step{step}"
         if step == 0:
             return self._model_of(None, name)
-        directory = self._directory_of(step)
-        if not directory.is_dir():
-            raise RequestError(404, f"There is no checkpoint {name} on this host; see /v1/models.", param="model")
-        return self._model_of(directory, name)
+        if step not in self._stored.steps() or not self._stored.is_sound(step):
+            raise RequestError(404, f"There is no sound checkpoint {name} on this host; see /v1/models.", param="model")
+        return self._model_of(self._stored.path(step), name)
 
     def refresh(self) -> bool:
         """Read the pointer if it changed; whether what is served did. A broken file keeps what we have."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -101,28 +101,54 @@ def parse_request(body: bytes) -> ChatCompletionRequest:
         raise RequestError(400, f"{place}: {message}" if place else message, param=place) from None
 
 
-def response_of(request: ChatCompletionRequest, replies: Sequence[Completion], prompt_tokens: int) -> dict[str, Any]:
+def response_of(request: ChatCompletionRequest, replies: Sequence[Completion]) -> dict[str, Any]:
     """The whole reply. ``model`` names the exact checkpoint; each choice also has its ``token_ids``."""
     return _head("chat.completion", replies[0].model) | {
         "choices": [_choice(index, reply, request.logprobs) for index, reply in enumerate(replies)],
-        "usage": _usage(replies, prompt_tokens),
+        "usage": _usage(replies),
     }
 
 
-def chunks_of(
-    request: ChatCompletionRequest, replies: Sequence[Completion], prompt_tokens: int
-) -> Iterator[dict[str, Any]]:
-    """The reply as the chunks of a stream: role, then text, then why it ended."""
-    head = _head("chat.completion.chunk", replies[0].model)
-    for index, reply in enumerate(replies):
-        choice = _choice(index, reply, request.logprobs)
-        logprobs = {"logprobs": choice["logprobs"], "token_ids": choice["token_ids"]} if request.logprobs else {}
-        opening = {"role": "assistant", "content": ""}
-        yield head | {"choices": [{"index": index, "delta": opening, "finish_reason": None}]}
-        yield head | {"choices": [{"index": index, "delta": {"content": reply.text}, "finish_reason": None} | logprobs]}
-        yield head | {"choices": [{"index": index, "delta": {}, "finish_reason": reply.finish_reason}]}
-    if request.wants_usage:
-        yield head | {"choices": [], "usage": _usage(replies, prompt_tokens)}
+class Chunks:
+    """The replies to one request as the chunks of a stream: the role, text as it grows, then why it ended."""
+
+    def __init__(self, request: ChatCompletionRequest, model: str) -> None:
+        self._request = request
+        self._frame = _head("chat.completion.chunk", model)
+        self._sent = [""] * request.n
+        self._held_back = max((len(stop) for stop in request.stop), default=1) - 1
+
+    def opening(self) -> list[dict[str, Any]]:
+        return [self._delta(index, {"role": "assistant", "content": ""}) for index in range(self._request.n)]
+
+    def growth(self, index: int, text: str) -> list[dict[str, Any]]:
+        """What is new in ``text``. The end is held back while it may be half a character or half a stop string."""
+        certain = text.rstrip("\ufffd")
+        certain = certain[: len(certain) - self._held_back] if self._held_back else certain
+        return self._new(index, certain)
+
+    def ending(self, replies: Sequence[Completion]) -> list[dict[str, Any]]:
+        """What was held back, why each reply ended, log-probabilities and usage if asked for."""
+        chunks: list[dict[str, Any]] = []
+        for index, reply in enumerate(replies):
+            chunks += self._new(index, reply.text)
+            end = self._delta(index, {}, reply.finish_reason)
+            if self._request.logprobs:
+                whole = _choice(index, reply, with_logprobs=True)
+                end["choices"][0] |= {"logprobs": whole["logprobs"], "token_ids": whole["token_ids"]}
+            chunks.append(end)
+        if self._request.wants_usage:
+            chunks.append(self._frame | {"choices": [], "usage": _usage(replies)})
+        return chunks
+
+    def _new(self, index: int, text: str) -> list[dict[str, Any]]:
+        if len(text) <= len(self._sent[index]) or not text.startswith(self._sent[index]):
+            return []
+        added, self._sent[index] = text[len(self._sent[index]) :], text
+        return [self._delta(index, {"content": added})]
+
+    def _delta(self, index: int, delta: dict[str, str], finish_reason: str | None = None) -> dict[str, Any]:
+        return self._frame | {"choices": [{"index": index, "delta": delta, "finish_reason": finish_reason}]}
 
 
 def _head(kind: str, model: str) -> dict[str, Any]:
@@ -148,6 +174,6 @@ def _choice(index: int, reply: Completion, with_logprobs: bool) -> dict[str, Any
     return choice
 
 
-def _usage(replies: Sequence[Completion], prompt_tokens: int) -> dict[str, int]:
-    written = sum(len(reply.token_ids) for reply in replies)
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": written, "total_tokens": prompt_tokens + written}
+def _usage(replies: Sequence[Completion]) -> dict[str, int]:
+    read, written = replies[0].prompt_tokens, sum(len(reply.token_ids) for reply in replies)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

@@ -1,0 +1,148 @@
+"""What ``check_windows`` found, ready to be shown or printed as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from data_bridge.quality import Exclusion
+from data_bridge.survey import Survey, Totals, WindowSummary, total
+from trainer.config import CheckSettings
+from trainer.grouping import partition
+from trainer.judge.cost import CostEstimate, estimate
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The windows after grouping, the totals, and whether they are enough for a training run."""
+
+    database: str
+    windows: tuple[WindowSummary, ...]
+    totals: Totals
+    groups: int
+    missing: tuple[str, ...]
+    """What is lacking for a training run, a sentence each; empty if nothing is."""
+    cost: CostEstimate
+
+    @property
+    def ready(self) -> bool:
+        return not self.missing
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "database": self.database,
+            "windows": [_window_json(window) for window in self.windows],
+            "reasons": named(self.totals.reasons),
+            "examples": {reason.value: one.trajectory_id for reason, one in self.totals.examples.items()},
+            "trajectories": self.totals.trajectories,
+            "usable": self.totals.usable,
+            "usable_windows": self.totals.usable_windows,
+            "groups": self.groups,
+            "judge_tokens": self.totals.judge_tokens,
+            "train_tokens": self.totals.train_tokens,
+            "ready": self.ready,
+            "missing": list(self.missing),
+            "estimated_cost": self.cost.usd,
+            "estimated_calls": self.cost.calls,
+        }
+
+
+def make_report(surveyed: Survey, settings: CheckSettings, database: str, *, seed: int) -> CheckReport:
+    """Group each window as the trainer would, and see what is left and what is missing."""
+    windows: list[WindowSummary] = []
+    groups = 0
+    for window in surveyed.windows:
+        parts = partition(window.usable, settings, seed)
+        alone = {member.trajectory_id: reason for member, reason in parts.left_out}
+        groups += len(parts.groups)
+        windows.append(
+            replace(
+                window,
+                usable=tuple(one for one in window.usable if one.trajectory_id not in alone),
+                excluded=window.excluded
+                + tuple(
+                    Exclusion(member.trajectory_id, member.agent_id, window.window_id, reason)
+                    for member, reason in parts.left_out
+                ),
+            )
+        )
+    totals = total(windows)
+    return CheckReport(
+        database,
+        tuple(windows),
+        totals,
+        groups,
+        tuple(_missing(totals, settings)),
+        estimate(groups, totals.judge_tokens, settings),
+    )
+
+
+def named(reasons: Mapping[Any, int]) -> dict[str, int]:
+    """Reasons by name, the most frequent first."""
+    return {reason.value: count for reason, count in Counter(reasons).most_common()}
+
+
+def days_of(lookback: timedelta) -> str:
+    hours = lookback / timedelta(hours=1)
+    return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
+
+
+def _missing(totals: Totals, settings: CheckSettings) -> list[str]:
+    period = f"in the last {days_of(settings.lookback)}"
+    if totals.trajectories == 0:
+        return [f"There are no trajectories {period}: is the game writing to this database, and is --lookback enough?"]
+    if totals.usable_windows >= settings.min_windows:
+        return []
+    lacking = settings.min_windows - totals.usable_windows
+    sentences = [
+        f"{totals.usable_windows} usable {_plural('window', totals.usable_windows)} {period}; a training run needs "
+        f"{settings.min_windows} (--min-windows): {lacking} more."
+    ]
+    for reason, count in list(totals.reasons.items())[:3]:
+        advice = _ADVICE.get(reason.value)
+        if advice:
+            sentences.append(f"{count} {_plural('row', count)} left out as {reason.value}: {advice}")
+    return sentences
+
+
+_ADVICE = {
+    "outcomes_missing": "write market_outcomes for these windows.",
+    "outcomes_partial": "complete market_outcomes, or allow it with --allow-partial-outcomes.",
+    "too_few_agents": "let more agents play at once, or lower --min-agents.",
+    "too_few_actions": "lower --min-actions if waiting is a decision in this game.",
+    "no_llm_calls": "the writer of these rows logs no model calls; nothing can be learnt from them.",
+    "already_used": "they were trained on; new windows come with time, or raise --lookback.",
+    "window_open": "the window is not over yet.",
+    "oversized": "raise --max-trajectory-mb if they are wanted.",
+    "no_comparable_peer": "`--grouping window` compares all agents of the hour.",
+}
+
+
+def _plural(word: str, number: int) -> str:
+    return word if number == 1 else f"{word}s"
+
+
+def _window_json(window: WindowSummary) -> dict[str, Any]:
+    known = window.outcomes
+    return {
+        "id": window.window_id,
+        "hours": window.hours,
+        "agents": window.agents,
+        "trajectories": window.trajectories,
+        "usable": len(window.usable),
+        "reasons": named(window.reasons),
+        "actions": window.actions,
+        "llm_calls": window.llm_calls,
+        "judge_tokens": window.judge_tokens,
+        "train_tokens": window.train_tokens,
+        "outcomes": {
+            "stocks": known.stocks,
+            "stocks_known": known.stocks_known,
+            "predictions": known.predictions,
+            "predictions_known": known.predictions_known,
+        },
+        "pnl": None if window.pnl_range is None else {"lowest": window.pnl_range[0], "highest": window.pnl_range[1]},
+    }

@@ -1,0 +1,86 @@
+"""The report of ``check_windows`` for people."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from data_bridge.survey import WindowSummary
+from trainer.cli.check_report import CheckReport, named
+from trainer.cli.tables import Column, show_heading, show_table
+
+
+def show_report(report: CheckReport, out: TextIO) -> None:
+    """Windows, totals by reason, readiness, cost: in that order, the answer last."""
+    totals = report.totals
+    show_heading(f"Windows in {report.database}", out)
+    if report.windows:
+        show_table(_window_columns(report.windows), out, good=[bool(window.usable) for window in report.windows])
+    if totals.reasons:
+        print(file=out)
+        show_heading("Left out", out)
+        examples = [totals.examples[reason] for reason in totals.reasons]
+        show_table(
+            [
+                Column("reason", [reason.value for reason in totals.reasons]),
+                Column("rows", [f"{count:,}" for count in totals.reasons.values()], is_number=True),
+                Column("example", [example.trajectory_id for example in examples]),
+                Column("window", [example.window_id for example in examples], rank=2),
+                Column("detail", [example.detail for example in examples], rank=1),
+            ],
+            out,
+        )
+    print(file=out)
+    print(
+        f"{totals.usable:,} of {totals.trajectories:,} trajectories usable, in {totals.usable_windows:,} of "
+        f"{totals.windows:,} windows and {report.groups:,} groups; about {totals.judge_tokens:,} tokens to judge "
+        f"and {totals.train_tokens:,} to train.",
+        file=out,
+    )
+    print(f"Judge: {report.cost}.", file=out)
+    if report.ready:
+        show_heading("Ready for a training run.", out, style="bold green")
+        return
+    show_heading("Not enough for a training run.", out, style="bold yellow")
+    for sentence in report.missing:
+        print(f"  - {sentence}", file=out)
+
+
+def _window_columns(windows: tuple[WindowSummary, ...]) -> list[Column]:
+    def numbers(heading: str, values: list[int], rank: int = 0) -> Column:
+        return Column(heading, [f"{value:,}" for value in values], is_number=True, rank=rank)
+
+    return [
+        Column("window", [_name(window) for window in windows]),
+        numbers("agents", [window.agents for window in windows], rank=3),
+        numbers("rows", [window.trajectories for window in windows]),
+        numbers("usable", [len(window.usable) for window in windows]),
+        numbers("actions", [window.actions for window in windows], rank=4),
+        numbers("calls", [window.llm_calls for window in windows], rank=7),
+        numbers("to judge", [window.judge_tokens for window in windows], rank=5),
+        numbers("to train", [window.train_tokens for window in windows], rank=6),
+        Column("outcomes", [_coverage(window) for window in windows], rank=1),
+        Column("P&L", [_pnl(window) for window in windows], rank=2),
+        Column("left out", [_reasons(window) for window in windows]),
+    ]
+
+
+def _name(window: WindowSummary) -> str:
+    return window.window_id if window.hours == 1 else f"{window.window_id} +{window.hours}h"
+
+
+def _coverage(window: WindowSummary) -> str:
+    known = window.outcomes
+    parts = []
+    if known.stocks:
+        parts.append(f"{known.stocks_known}/{known.stocks} stocks")
+    if known.predictions:
+        parts.append(f"{known.predictions_known}/{known.predictions} markets")
+    return ", ".join(parts) or "none"
+
+
+def _pnl(window: WindowSummary) -> str:
+    return "" if window.pnl_range is None else f"{window.pnl_range[0]:+,.0f} to {window.pnl_range[1]:+,.0f}"
+
+
+def _reasons(window: WindowSummary) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in list(named(window.reasons).items())[:3])

@@ -1,0 +1,135 @@
+"""One window in full: each agent's line, the ground truth, and what would be left out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+import msgspec
+
+from data_bridge.models import AgentTrajectory, MarketOutcomes, UnreadableRow
+from data_bridge.quality import CheckedWindow, Exclusion, Rules
+from data_bridge.window_ids import end_of, is_closed, is_held_out
+from trainer.cli.tables import Column, printable, show_heading, show_table
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLine:
+    """One trajectory of the window. What could not be read is None."""
+
+    agent_id: str
+    agent_name: str | None
+    trajectory_id: str
+    usable: bool
+    reason: str | None
+    detail: str
+    steps: int | None = None
+    actions: int | None = None
+    llm_calls: int | None = None
+    pnl: float | None = None
+    size_bytes: int | None = None
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    window_id: str
+    hours: int
+    state: str
+    lines: tuple[AgentLine, ...]
+    outcomes: MarketOutcomes
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.window_id,
+            "hours": self.hours,
+            "state": self.state,
+            "trajectories": [asdict(line) for line in self.lines],
+            "usable": sum(line.usable for line in self.lines),
+            "outcomes": msgspec.to_builtins(self.outcomes),
+        }
+
+
+def make_view(checked: CheckedWindow, ungrouped: Iterable[Exclusion], rules: Rules) -> WindowView:
+    """``ungrouped`` are the usable rows that found no peer."""
+    window = checked.window
+    left_out = {one.trajectory_id: one for one in (*checked.excluded, *ungrouped)}
+    rows: list[AgentTrajectory | UnreadableRow] = [*window.trajectories, *window.unreadable]
+    closed = is_closed(window.window_id, window.hours, rules.now)
+    kept_for = "held out for evaluation" if is_held_out(window.window_id, rules.held_out_share) else "for training"
+    ending = f"ends {end_of(window.window_id, window.hours):%Y-%m-%d %H:%M} UTC"
+    return WindowView(
+        window.window_id,
+        window.hours,
+        f"{'closed' if closed else 'open'}, {ending}, {kept_for}",
+        tuple(_line(row, left_out.get(row.trajectory_id)) for row in sorted(rows, key=lambda row: row.agent_id)),
+        window.outcomes,
+    )
+
+
+def _line(row: AgentTrajectory | UnreadableRow, exclusion: Exclusion | None) -> AgentLine:
+    reason, detail = (None, "") if exclusion is None else (exclusion.reason.value, exclusion.detail)
+    if isinstance(row, UnreadableRow):
+        return AgentLine(row.agent_id, None, row.trajectory_id, False, reason, detail)
+    calls = row.llm_calls
+    return AgentLine(
+        row.agent_id,
+        row.agent_name,
+        row.trajectory_id,
+        exclusion is None,
+        reason,
+        detail,
+        steps=len(row.steps),
+        actions=len(row.actions),
+        llm_calls=len(calls),
+        pnl=row.window_pnl,
+        size_bytes=row.size_bytes,
+        models=tuple(sorted({call.model for call in calls if call.model})),
+    )
+
+
+def show_view(view: WindowView, out: TextIO) -> None:
+    hours = "1 hour" if view.hours == 1 else f"{view.hours} hours"
+    show_heading(f"Window {view.window_id}, {hours}: {view.state}", out)
+    show_table(_columns(view.lines), out, good=[line.usable for line in view.lines])
+    print(file=out)
+    show_heading("What really happened (the judge is told, the agents are not)", out)
+    if not view.outcomes:
+        print("nothing is recorded in market_outcomes", file=out)
+    for stock in view.outcomes.stocks:
+        move = "move unknown" if stock.change_percent is None else f"{stock.change_percent:+.2f} %"
+        print(f"{printable(stock.ticker)}: {_price(stock.start_price)} to {_price(stock.end_price)}, {move}", file=out)
+        for event in stock.news:
+            print(f"  news: {printable(event.headline)}", file=out)
+    for market in view.outcomes.predictions:
+        question = printable(market.question or market.market_id)
+        print(f"{question}: {printable(market.outcome) if market.outcome else 'unresolved'}", file=out)
+
+
+def _columns(lines: tuple[AgentLine, ...]) -> list[Column]:
+    def numbers(heading: str, values: Iterable[int | None], rank: int = 0) -> Column:
+        cells = ["" if value is None else f"{value:,}" for value in values]
+        return Column(heading, cells, is_number=True, rank=rank)
+
+    return [
+        Column("agent", [printable(line.agent_name or line.agent_id, 30) for line in lines]),
+        Column("trajectory", [printable(line.trajectory_id, 40) for line in lines], rank=2),
+        numbers("steps", (line.steps for line in lines), rank=4),
+        numbers("actions", (line.actions for line in lines), rank=1),
+        numbers("calls", (line.llm_calls for line in lines), rank=3),
+        numbers("bytes", (line.size_bytes for line in lines), rank=6),
+        Column("P&L", ["" if line.pnl is None else f"{line.pnl:+,.2f}" for line in lines], is_number=True),
+        Column("model", [printable(", ".join(line.models), 40) for line in lines], rank=5),
+        Column("verdict", [_verdict(line) for line in lines]),
+    ]
+
+
+def _verdict(line: AgentLine) -> str:
+    if line.usable:
+        return "usable"
+    return f"{line.reason}: {printable(line.detail)}" if line.detail else str(line.reason)
+
+
+def _price(price: float | None) -> str:
+    return "unknown" if price is None else f"{price:,.2f}"

@@ -1,0 +1,73 @@
+"""``check_windows``: what can be trained in the database, what cannot, and why. Reads only; pays nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from data_bridge.errors import ConfigurationError
+from trainer.cli.frame import database_of, run_command
+from trainer.config import CheckSettings, window_rules
+
+_READY, _NOT_ENOUGH = 0, 3
+_SEED = 0  # of the groups: how many are left over does not depend on it
+
+DESCRIPTION = """What can be trained in the database, what cannot, and why.
+
+Shows every window of the lookback with its usable rows and the reasons of the others, whether that is enough
+for a training run, and what judging it would cost. Reads only."""
+
+EPILOG = """exit codes:
+  0 ready to train; 3 not enough data; 2 configuration"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(_work, CheckSettings, argv, prog="check_windows.py", description=DESCRIPTION, epilog=EPILOG)
+
+
+async def _work(settings: CheckSettings) -> int:
+    return await (_check_all(settings) if settings.window is None else _check_one(settings, settings.window))
+
+
+async def _check_all(settings: CheckSettings) -> int:
+    from data_bridge.postgres_reader import WindowReader
+    from data_bridge.survey import survey
+    from trainer.cli.check_report import make_report
+    from trainer.cli.check_tables import show_report
+
+    rules = window_rules(settings)
+    async with database_of(settings, read_only=settings.database_url is not None) as database:
+        label = database.label
+        surveyed = await survey(WindowReader(database, rules), rules)
+    report = make_report(surveyed, settings, label, seed=_SEED)
+    if settings.json_output:
+        print(json.dumps(report.as_json()))
+    else:
+        show_report(report, sys.stdout)
+    return _READY if report.ready else _NOT_ENOUGH
+
+
+async def _check_one(settings: CheckSettings, window: str) -> int:
+    from data_bridge.postgres_reader import WindowReader
+    from data_bridge.quality import check
+    from data_bridge.window_ids import normalise
+    from trainer.cli.check_window_view import make_view, show_view
+    from trainer.grouping import form_groups
+
+    if normalise(window) is None:
+        raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {window!r}).")
+    rules = window_rules(settings)
+    async with database_of(settings, read_only=settings.database_url is not None) as database:
+        read = await WindowReader(database, rules).read(window)
+        label = database.label
+    if read is None:
+        print(f"There is no row of window {normalise(window)} in {label}.", file=sys.stderr)
+        return _NOT_ENOUGH
+    checked = check(read, rules)
+    view = make_view(checked, form_groups(checked, settings, _SEED).excluded, rules)
+    if settings.json_output:
+        print(json.dumps(view.as_json()))
+    else:
+        show_view(view, sys.stdout)
+    return _READY if any(line.usable for line in view.lines) else _NOT_ENOUGH

@@ -432,3 +432,14 @@ class MigrationSettings(CommonSettings, DatabaseSettings):
 
     status: bool = setting(False, "Only show how each migration stands.")
     dry_run: bool = setting(False, "Show what would be applied, and apply nothing.")
+
+
+class JudgeWindowsSettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
+    """judge_windows."""
+
+    window: str | None = setting(None, "Judge this one window and show every score and explanation.", metavar="ID")
+    held_out: bool = setting(False, "Judge the windows that are kept for evaluation instead of the others.")
+    write_back: bool = setting(
+        False, "Write aiJudgeReward, aiJudgeReasoning, judgedAt and reward_judgments into the game's tables."
+    )
+    seed: int = setting(0, "Seed of the grouping; as in training, so that both share their verdicts.")

@@ -18,6 +18,7 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.quality import Reason
+from tests.builders import NOW, hours_before, insert_window
 from tests.builders_judge import AT_ONCE, judge_settings, make_group
 from tests.fakes import judge_server as fake
 from tests.fakes.judge_server import JudgeServer
@@ -197,8 +198,6 @@ async def test_money_spent_before_a_crash_counts_towards_the_ceiling(database: D
 async def test_a_run_killed_halfway_and_started_again_makes_only_the_missing_calls(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
-    from tests.builders import NOW, hours_before, insert_window
-
     windows = hours_before(number=6)
     for window_id in windows:
         await insert_window(database.pool, window_id)
@@ -210,11 +209,13 @@ async def test_a_run_killed_halfway_and_started_again_makes_only_the_missing_cal
             *("--judge-concurrency", "1", "--home", str(tmp_path), "--json"),
         ]
         environment = {"DATABASE_URL": database_url, "JUDGE_API_KEY": "sk-none", "PATH": "/usr/bin:/bin"}
-        first = await asyncio.create_subprocess_exec(
-            *command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        log = tmp_path / "log"
+        with log.open("w") as stderr:
+            first = await asyncio.create_subprocess_exec(
+                *command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr
+            )
         while len(server.requests) < 5:
-            assert first.returncode is None
+            assert first.returncode is None, log.read_text()
             await asyncio.sleep(0.01)
         first.kill()
         await first.wait()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
 
 
 async def judge_stream(
     judge: Judge, groups: AsyncIterable[Group], in_flight: int
-) -> AsyncIterator[JudgedGroup | JudgeFailure]:
+) -> AsyncGenerator[JudgedGroup | JudgeFailure, None]:
     """The results in the order in which they are ready. An error of the judge or of the source ends the stream.
 
     The judge limits its own calls; ``in_flight`` groups are kept waiting for it, so that it never starves and

@@ -1,0 +1,212 @@
+"""judge_windows: what the judge thinks of the windows, without training on them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from data_bridge.errors import NotEnoughData
+from trainer.cli.frame import database_of, run_command
+from trainer.config import JudgeWindowsSettings
+
+if TYPE_CHECKING:
+    from data_bridge.database import Database
+    from data_bridge.discovery import WindowRef
+    from data_bridge.models import Window
+    from data_bridge.postgres_reader import WindowReader
+    from data_bridge.quality import Rules
+    from trainer.judge.usage import Usage
+    from trainer.types import JudgedGroup, JudgeIdentity
+    from trainer.window_verdicts import WindowVerdicts
+
+_DESCRIPTION = """Judge windows without training on them, and see the scores.
+
+Verdicts are kept: a second look, and a training run later, pay nothing for them. `--window ID` shows every agent's
+score with its explanation; `--write-back` also writes them into the game's own columns."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(work, JudgeWindowsSettings, argv, prog="judge_windows.py", description=_DESCRIPTION)
+
+
+async def work(settings: JudgeWindowsSettings) -> int:
+    from data_bridge.postgres_reader import WindowReader
+    from trainer.judge.failures import FailurePolicy
+    from trainer.judge.open import describe, open_judge
+    from trainer.window_verdicts import judge_windows
+
+    rules = _rules(settings)
+    async with (
+        database_of(settings, migrate=True) as database,
+        open_judge(settings, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,
+    ):
+        print(describe(judge.identity), file=sys.stderr)
+        reader = WindowReader(database, rules)
+        refs = await _refs(settings, reader)
+        shown: list[dict[str, Any]] = []
+        verdicts = judge_windows(
+            judge,
+            _windows(settings, reader, refs),
+            rules,
+            settings,
+            seed=settings.seed,
+            in_flight=2 * settings.judge_concurrency,
+            policy=FailurePolicy(settings.max_judge_failures),
+        )
+        async with aclosing(verdicts):
+            async for window in verdicts:
+                if settings.write_back:
+                    await _write_back(database, window)
+                if settings.json_output:
+                    shown.append(_as_json(window))
+                else:
+                    _print_window(window, in_full=settings.window is not None)
+                print(_progress(len(refs), judge.usage), file=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
+        if settings.json_output:
+            _print_json(judge.identity, shown, judge.usage)
+        else:
+            print(f"\n{describe(judge.identity)}\n{_summary(judge.usage, is_priced=_is_priced(settings))}")
+    return 0
+
+
+def _rules(settings: JudgeWindowsSettings) -> Rules:
+    from data_bridge.window_ids import is_held_out, normalise
+    from trainer.config import window_rules
+
+    held_out = settings.held_out
+    if settings.window is not None:
+        held_out = is_held_out(normalise(settings.window) or "", settings.held_out_share)
+    return window_rules(settings, purpose="evaluation" if held_out else "training")
+
+
+async def _refs(settings: JudgeWindowsSettings, reader: WindowReader) -> list[WindowRef]:
+    if settings.window is not None:
+        return []
+    refs = await reader.discover()
+    if not refs:
+        raise NotEnoughData(
+            "There is no window to judge: take a longer --lookback, or ask `check_windows.py` why there is none."
+        )
+    return refs
+
+
+async def _windows(
+    settings: JudgeWindowsSettings, reader: WindowReader, refs: Sequence[WindowRef]
+) -> AsyncIterator[Window]:
+    from trainer.window_verdicts import as_unused
+
+    if settings.window is not None:
+        window = await reader.read(settings.window)
+        if window is None:
+            raise NotEnoughData(f"There is no window {settings.window}: `check_windows.py` lists those there are.")
+        yield as_unused(window)
+        return
+    async with aclosing(reader.stream(refs)) as windows:
+        async for window in windows:
+            yield window
+
+
+async def _write_back(database: Database, window: WindowVerdicts) -> None:
+    """All groups of a window or none: a reader never sees half of them ranked."""
+    from trainer.judge.write_back import write_back
+
+    async with database.pool.acquire() as connection, connection.transaction():
+        for judged in window.judged:
+            await write_back(connection, judged)
+
+
+def _is_priced(settings: JudgeWindowsSettings) -> bool:
+    from trainer.judge.cost import price_of, uses_llm
+
+    return not uses_llm(settings) or price_of(settings) is not None
+
+
+def _progress(windows: int, usage: Usage) -> str:
+    of_windows = f" of {windows} windows" if windows else ""
+    return f"judged {usage.judged} groups{of_windows}, {usage.calls} calls, ${usage.cost_usd:.4f}"
+
+
+def _print_window(window: WindowVerdicts, *, in_full: bool) -> None:
+    scores = sorted((verdict.score for judged in window.judged for verdict in judged.verdicts), reverse=True)
+    told = f"{len(scores)} scores from {scores[-1]:.2f} to {scores[0]:.2f}" if scores else "no scores"
+    print(f"{window.window_id}  {told}{_left_out(window)}")
+    for failure in window.failed:
+        print(f"  group {failure.group.group_id}: {failure.reason}, {failure.detail}")
+    if in_full:
+        for judged in window.judged:
+            _print_group(judged)
+
+
+def _print_group(judged: JudgedGroup) -> None:
+    from trainer.judge.escape import clean
+
+    print(f"  group {judged.group.group_id}")
+    pairs = zip(judged.group.trajectories, judged.verdicts, strict=True)
+    for agent, verdict in sorted(pairs, key=lambda pair: -pair[1].score):
+        pnl = f"{agent.window_pnl:+.2f}" if agent.window_pnl is not None else "unknown"
+        name = clean(agent.agent_name or agent.agent_id)
+        print(f"    {verdict.score:.2f} ±{verdict.uncertainty:.2f}  {name}  P&L {pnl}")
+        for line in verdict.explanation.splitlines():
+            print(f"        {line}")
+
+
+def _left_out(window: WindowVerdicts) -> str:
+    counted = ", ".join(f"{number} {reason}" for reason, number in window.left_out.most_common())
+    return f"; left out: {counted}" if counted else ""
+
+
+def _summary(usage: Usage, *, is_priced: bool) -> str:
+    failed = ", ".join(f"{number} {reason}" for reason, number in usage.failed.most_common()) or "none"
+    cost = f"${usage.cost_usd:.4f}" if is_priced else "cost unknown (set JUDGE_PRICE)"
+    cut = f", {usage.characters_cut:,} characters of observations left out" if usage.characters_cut else ""
+    tokens = usage.prompt_tokens + usage.completion_tokens
+    return (
+        f"{usage.judged} groups judged ({usage.from_cache} from earlier verdicts), failed: {failed}; "
+        f"{usage.calls} calls, {tokens:,} tokens, {cost}{cut}."
+    )
+
+
+def _as_json(window: WindowVerdicts) -> dict[str, Any]:
+    return {
+        "window": window.window_id,
+        "left_out": dict(window.left_out),
+        "groups": [
+            {
+                "group": judged.group.group_id,
+                "verdict_key": judged.verdict_key,
+                "verdicts": [
+                    {
+                        "trajectory": verdict.trajectory_id,
+                        "agent": trajectory.agent_id,
+                        "score": verdict.score,
+                        "uncertainty": verdict.uncertainty,
+                        "profit_in_window": trajectory.window_pnl,
+                        "explanation": verdict.explanation,
+                    }
+                    for trajectory, verdict in zip(judged.group.trajectories, judged.verdicts, strict=True)
+                ],
+            }
+            for judged in sorted(window.judged, key=lambda judged: judged.group.group_id)
+        ],
+        "failed": [
+            {"group": failure.group.group_id, "reason": failure.reason, "detail": failure.detail}
+            for failure in window.failed
+        ],
+    }
+
+
+def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: Usage) -> None:
+    from dataclasses import asdict
+
+    from trainer.judge.open import describe
+
+    result = {
+        "judge": asdict(identity) | {"sentence": describe(identity)},
+        "windows": sorted(windows, key=lambda window: str(window["window"])),
+        "usage": asdict(usage),
+    }
+    print(json.dumps(result))

@@ -1,0 +1,86 @@
+"""Windows judged without training: read, checked, grouped and judged as the trainer does it, one result a window."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import msgspec
+
+from data_bridge.models import Window
+from data_bridge.quality import Reason, Rules, check
+from trainer.config import GroupSettings
+from trainer.grouping import form_groups
+from trainer.judge.failures import FailurePolicy, FailureTally
+from trainer.judge.stream import judge_stream
+from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
+
+
+@dataclass(slots=True)
+class WindowVerdicts:
+    """What judging one window came to. Complete when every one of its groups was heard."""
+
+    window_id: str
+    groups: int
+    left_out: Counter[Reason]
+    """Trajectories that were not judged, by reason."""
+    judged: list[JudgedGroup] = field(default_factory=list)
+    failed: list[JudgeFailure] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.judged) + len(self.failed) == self.groups
+
+
+async def judge_windows(
+    judge: Judge,
+    windows: AsyncIterable[Window],
+    rules: Rules,
+    settings: GroupSettings,
+    *,
+    seed: int,
+    in_flight: int,
+    policy: FailurePolicy,
+) -> AsyncGenerator[WindowVerdicts, None]:
+    """Each window as soon as it is complete. JudgeError when the judge fails on too many groups."""
+    open_windows: dict[str, WindowVerdicts] = {}
+    empty: list[WindowVerdicts] = []
+
+    async def groups() -> AsyncIterator[Group]:
+        async for window in windows:
+            checked = check(window, rules)
+            grouped = form_groups(checked, settings, seed)
+            left_out = Counter(exclusion.reason for exclusion in (*checked.excluded, *grouped.excluded))
+            state = WindowVerdicts(window.window_id, len(grouped.groups), left_out)
+            if not grouped.groups:
+                empty.append(state)
+                continue
+            open_windows[window.window_id] = state
+            for group in grouped.groups:
+                yield group
+
+    tally = FailureTally()
+    async with aclosing(judge_stream(judge, groups(), in_flight)) as results:
+        async for result in results:
+            state = open_windows[result.group.window_id]
+            if isinstance(result, JudgedGroup):
+                state.judged.append(result)
+            else:
+                state.failed.append(result)
+            while empty:
+                yield empty.pop()
+            if state.is_complete:
+                yield open_windows.pop(state.window_id)
+            tally = tally.plus(result)
+            policy.check(tally)
+    for state in empty:
+        yield state
+    policy.check(tally, at_end=True)
+
+
+def as_unused(window: Window) -> Window:
+    """``window`` as it was before training: for looking again at one that has been trained on."""
+    unused = tuple(msgspec.structs.replace(one, used_in_training=False) for one in window.trajectories)
+    return msgspec.structs.replace(window, trajectories=unused)

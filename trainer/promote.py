@@ -76,7 +76,7 @@ async def publish(
         if canary is None:
             await deploy(connection, promotion, evaluation)
         else:
-            await _mark_agents(connection, promotion, canary)
+            promotion = await _mark_agents(connection, promotion, canary)
             await offer_to_canary(connection, promotion, evaluation)
     logger.info("%s is %s at %s: %s", checkpoint.name, state, at.base_url, reason)
     await sync(database, home, checkpoint.model)
@@ -235,7 +235,7 @@ def _check_files(checkpoint: Checkpoint) -> None:
 # The canary's agents
 
 
-async def _mark_agents(connection: Connection, promotion: Promotion, share: float) -> None:
+async def _mark_agents(connection: Connection, promotion: Promotion, share: float) -> Promotion:
     rows = await connection.fetch(
         'SELECT DISTINCT "agentId" AS agent_id FROM trajectories'
         ' WHERE "startTime" > (SELECT max("startTime") FROM trajectories) - interval \'7 days\''
@@ -245,6 +245,14 @@ async def _mark_agents(connection: Connection, promotion: Promotion, share: floa
         "INSERT INTO hindsight.canary_agents (promotion_id, agent_id) SELECT $1, unnest($2::text[])",
         *(promotion.promotion_id, agents),
     )
+    row = await connection.fetchrow(
+        "UPDATE hindsight.promotions SET canary_after = (SELECT left(\"windowId\", 13) || ':00' FROM trajectories"
+        ' WHERE "windowId" ~ \'^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\' ORDER BY "windowId" DESC LIMIT 1)'
+        " WHERE promotion_id = $1 RETURNING *",
+        promotion.promotion_id,
+    )
+    assert row is not None
+    return promotion_of(row)
 
 
 def canary_agents(agents: list[str], share: float, *, salt: str) -> list[str]:

@@ -61,6 +61,8 @@ class Promotion:
     base_url: str
     served_model: str
     canary_share: float | None
+    canary_after: str | None
+    """The newest window when the canary began."""
     created_at: datetime
     serving_since: datetime | None
     ended_at: datetime | None
@@ -124,6 +126,7 @@ def promotion_of(row: asyncpg.Record) -> Promotion:
         base_url=row["base_url"],
         served_model=row["served_model"],
         canary_share=row["canary_share"],
+        canary_after=row["canary_after"],
         created_at=row["created_at"],
         serving_since=row["serving_since"],
         ended_at=row["ended_at"],

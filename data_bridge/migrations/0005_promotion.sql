@@ -40,6 +40,7 @@ CREATE TABLE hindsight.promotions (
     base_url      text        NOT NULL,
     served_model  text        NOT NULL,
     canary_share  float8      CHECK (canary_share > 0 AND canary_share < 1),
+    canary_after  text,
     created_at    timestamptz NOT NULL DEFAULT now(),
     serving_since timestamptz,
     ended_at      timestamptz
@@ -50,6 +51,7 @@ CREATE UNIQUE INDEX one_canary ON hindsight.promotions (model) WHERE state = 'ca
 COMMENT ON COLUMN hindsight.promotions.step IS '0: the untrained base model.';
 COMMENT ON COLUMN hindsight.promotions.outcome IS 'Why it left the state before: what a canary showed, why it was rolled back.';
 COMMENT ON COLUMN hindsight.promotions.base_url IS 'OpenAI-compatible endpoint that serves it, and served_model its name there.';
+COMMENT ON COLUMN hindsight.promotions.canary_after IS 'The newest window when the canary began: later ones show how it does.';
 
 CREATE TABLE hindsight.canary_agents (
     promotion_id bigint NOT NULL REFERENCES hindsight.promotions ON DELETE CASCADE,

@@ -26,7 +26,6 @@ from trainer.evaluation import Role, from_json, to_json
 from trainer.judge.outcome import OutcomeJudge
 from trainer.types import Completion, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
-
 READER = JudgeIdentity("reader", "r", "1", "1", is_llm=True)
 
 

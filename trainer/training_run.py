@@ -19,6 +19,7 @@ from data_bridge.errors import BackendError, Interrupted, NotEnoughData
 from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.redaction import redact
 from trainer.judge.cache import release_claims_of_dead
+from trainer.code_version import code_version
 from trainer.judge.open import open_judge
 from trainer.ledger_states import RunState
 from trainer.pipeline import Pipeline
@@ -115,7 +116,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     """Begin a run with ``plan``, or take up ``unfinished`` with ``plan`` as what came since."""
     settings, ledger = session.settings, session.ledger
     run_id = unfinished or _new_run_id()
-    public = public_values(settings)
+    public = {**public_values(settings), "code_version": code_version()}
     if unfinished is None:
         await ledger.start_run(
             run_id,

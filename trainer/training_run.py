@@ -18,8 +18,8 @@ from typing import Any
 from data_bridge.errors import BackendError, Interrupted, NotEnoughData
 from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.redaction import redact
-from trainer.judge.cache import release_claims_of_dead
 from trainer.code_version import code_version
+from trainer.judge.cache import release_claims_of_dead
 from trainer.judge.open import open_judge
 from trainer.ledger_states import RunState
 from trainer.pipeline import Pipeline

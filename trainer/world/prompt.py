@@ -2,7 +2,7 @@
 
 Chosen by measuring the embedded 135M model: a rule of two short sentences, two worked examples up, then two down,
 then prices and news in the same layout. Untrained, it then ranks BUY over SELL for good news against bad with an
-AUC of 0.95, and prefers neither; with the examples in another order, or other tickers in them, it prefers one
+AUC of 0.92, and prefers neither; with the examples in another order, or other tickers in them, it prefers one
 whatever the news (AUC 0.5 to 0.8). Training needs both answers alive, so the order is fixed and the ticker one.
 
 Everything up to the last message is the same for all agents and all hours of a stage, so that an engine computes it
@@ -24,29 +24,34 @@ _SYSTEM: dict[StageName, str] = {
     "several": "Good news: BUY. Bad news: SELL. For a question: YES or NO. If unsure: HOLD.",
 }
 
-_QUOTES = (Quote("$COIN", 100.0, 0.0), Quote("$NOVA", 50.0, 0.0), Quote("$MINT", 200.0, 0.0))
 _QUESTION = (Question("#1", "port reopens this hour", 0.5),)
 
-_EXAMPLES: dict[StageName, tuple[tuple[str, Decision], ...]] = {
+_EXAMPLES: dict[StageName, tuple[tuple[tuple[tuple[str, int], ...], str, Decision], ...]] = {
     "one": (
-        ("Orders at $COIN surge", Decision(BUY, "$COIN", 20)),
-        ("$COIN wins a big award", Decision(BUY, "$COIN", 20)),
-        ("Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
-        ("$COIN recalls a faulty product", Decision(SELL, "$COIN", 20)),
+        ((("$COIN", 83),), "Orders at $COIN surge", Decision(BUY, "$COIN", 20)),
+        ((("$COIN", 214),), "$COIN wins a big award", Decision(BUY, "$COIN", 20)),
+        ((("$COIN", 147),), "Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
+        ((("$COIN", 320),), "$COIN recalls a faulty product", Decision(SELL, "$COIN", 20)),
     ),
     "several": (
-        ("Orders at $NOVA surge", Decision(BUY, "$NOVA", 20)),
-        ("Plans are cancelled: port reopens this hour", Decision(NO, "#1", 2)),
-        ("Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
+        ((("$COIN", 83), ("$NOVA", 214), ("$MINT", 147)), "Orders at $NOVA surge", Decision(BUY, "$NOVA", 20)),
+        (
+            (("$COIN", 121), ("$NOVA", 52), ("$MINT", 320)),
+            "Plans are cancelled: port reopens this hour",
+            Decision(NO, "#1", 2),
+        ),
+        ((("$COIN", 260), ("$NOVA", 91), ("$MINT", 48)), "Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
     ),
 }
+"""Prices, news and the right answer. No price comes twice: else the model takes it for a part of the answer."""
 
 
 def messages_for(seen: Observation, stage: StageName) -> list[ChatMessage]:
     """The conversation that ends with the agent's turn to decide on ``seen``."""
-    quotes, questions = (_QUOTES[:1], ()) if stage == "one" else (_QUOTES, _QUESTION)
     chat = [ChatMessage(role="system", content=_SYSTEM[stage])]
-    for headline, decision in _EXAMPLES[stage]:
+    questions = () if stage == "one" else _QUESTION
+    for prices, headline, decision in _EXAMPLES[stage]:
+        quotes = tuple(Quote(symbol, price, 0.0) for symbol, price in prices)
         chat.append(ChatMessage(role="user", content=_layout(quotes, questions, (headline,))))
         chat.append(ChatMessage(role="assistant", content=str(decision)))
     chat.append(ChatMessage(role="user", content=_layout(seen.quotes, seen.questions, seen.headlines)))

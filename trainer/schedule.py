@@ -92,10 +92,13 @@ class Held:
 class Periods:
     """The rows of ``hindsight.periods`` for one job."""
 
-    def __init__(self, database: Database, job: str, *, attempts: int = 3) -> None:
+    def __init__(
+        self, database: Database, job: str, *, attempts: int = 3, retry_after: timedelta = timedelta(0)
+    ) -> None:
         self._database = database
         self._job = job
         self._attempts = attempts
+        self._retry_after = retry_after
 
     async def now(self) -> datetime:
         moment: datetime = await self._database.pool.fetchval("SELECT now()")
@@ -106,18 +109,25 @@ class Periods:
         query = "SELECT EXISTS (SELECT 1 FROM hindsight.periods WHERE job = $1 AND period < $2)"
         return bool(await self._database.pool.fetchval(query, self._job, period))
 
+    async def abandoned(self) -> list[datetime]:
+        """Periods whose host has stopped beating, oldest first."""
+        rows = await self._database.pool.fetch(
+            "SELECT period FROM hindsight.periods"
+            " WHERE job = $1 AND state = 'running' AND now() - heartbeat_at > $2 ORDER BY period",
+            *(self._job, LEASE),
+        )
+        return [row["period"].astimezone(UTC) for row in rows]
+
     async def claim(self, period: datetime) -> Claim | Held:
-        """Take ``period`` if it is free, failed with tries left, or left behind by a dead host."""
+        """Take ``period`` if it is free, failed a while ago with tries left, or left behind by a dead host."""
         token, host, pid = uuid.uuid4().hex, socket.gethostname(), os.getpid()
         async with self._database.pool.acquire() as connection, connection.transaction():
             # One decision at a time per period; the lock ends with the transaction, so poolers are fine.
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"{self._job}/{period}")
             row = await connection.fetchrow(
-                "SELECT state, host, pid, attempts, now() - heartbeat_at > $3 AS dead"
-                " FROM hindsight.periods WHERE job = $1 AND period = $2",
-                self._job,
-                period,
-                LEASE,
+                "SELECT state, host, pid, attempts, now() - heartbeat_at > $3 AS dead,"
+                " now() - finished_at >= $4 AS cooled FROM hindsight.periods WHERE job = $1 AND period = $2",
+                *(self._job, period, LEASE, self._retry_after),
             )
             if row is None:
                 await connection.execute(
@@ -128,7 +138,7 @@ class Periods:
                 return Claim(self._job, period, token, attempts=1)
             holder = f"{row['host']} (pid {row['pid']})"
             abandoned = row["state"] == "running" and row["dead"]
-            may_retry = row["state"] == Outcome.FAILED and row["attempts"] < self._attempts
+            may_retry = row["state"] == Outcome.FAILED and row["cooled"] and row["attempts"] < self._attempts
             if not (abandoned or may_retry):
                 return Held(row["state"], holder)
             await connection.execute(

@@ -22,7 +22,6 @@ from trainer.schedule import (
     LONGEST_CATCH_UP,
     Claim,
     Held,
-    Outcome,
     Periods,
     check_cron,
     next_period,
@@ -50,43 +49,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _work(settings: ScheduleSettings) -> int:
     check_cron(settings.cron)
     async with database_of(settings, migrate=True) as database:
-        periods = Periods(database, settings.job, attempts=settings.period_attempts)
-        if settings.once:
-            return await _train_if_due(settings, database, periods, period_due(settings.cron, await periods.now()))
-        return await _run_for_ever(settings, database, periods)
+        periods = Periods(database, settings.job, attempts=settings.period_attempts, retry_after=settings.retry_after)
+        if not settings.once:
+            return await _run_for_ever(settings, database, periods)
+        period = period_due(settings.cron, await periods.now())
+        claim = await periods.claim(period)
+        if isinstance(claim, Held):
+            print(f"Period {_label(settings, period)}: nothing to do, {claim.state} by {claim.holder}.")
+            return 0
+        return await _train_claimed(settings, database, periods, claim)
 
 
 async def _run_for_ever(settings: ScheduleSettings, database: Database, periods: Periods) -> int:
-    now = await periods.now()
-    missed = period_due(settings.cron, now)
-    if now - missed < LONGEST_CATCH_UP and await periods.has_history_before(missed):
-        await _train_with_retries(settings, database, periods, missed)
+    """Train what is due, what was missed while nobody ran, and what a dead host left behind."""
+    started, announced = await periods.now(), None
     while True:
         now = await periods.now()
+        due = period_due(settings.cron, now)
+        waiting = await periods.abandoned()
+        missed = now - due < LONGEST_CATCH_UP and await periods.has_history_before(due)
+        for period in (*waiting, due) if due >= started or missed else waiting:
+            claim = await periods.claim(period)
+            if isinstance(claim, Claim):
+                await _train_claimed(settings, database, periods, claim)
+        now = await periods.now()
         upcoming = next_period(settings.cron, now)
-        print(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.", flush=True)
-        while (now := await periods.now()) < upcoming:
-            # Short naps against the database's clock: a suspended host or a changed clock is noticed at once.
-            await asyncio.sleep(min(30.0, max(0.05, (upcoming - now).total_seconds())))
-        await _train_with_retries(settings, database, periods, upcoming)
+        if upcoming != announced:
+            print(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.", flush=True)
+            announced = upcoming
+        # Short naps against the database's clock: a dead host, a suspended one or a changed clock is noticed at once.
+        await asyncio.sleep(min(BEAT.total_seconds(), max(0.05, (upcoming - now).total_seconds())))
 
 
-async def _train_with_retries(
-    settings: ScheduleSettings, database: Database, periods: Periods, period: datetime
-) -> None:
-    while outcome_of(await _train_if_due(settings, database, periods, period)) is Outcome.FAILED:
-        if period_due(settings.cron, await periods.now()) > period:
-            return
-        await asyncio.sleep(settings.retry_after.total_seconds())
-
-
-async def _train_if_due(settings: ScheduleSettings, database: Database, periods: Periods, period: datetime) -> int:
-    """Claim the period and train it. 0 if it is somebody else's, or over already."""
-    claim = await periods.claim(period)
-    label = f"{settings.job} {period:%Y-%m-%dT%H:%MZ}"
-    if isinstance(claim, Held):
-        print(f"Period {label}: nothing to do, {claim.state} by {claim.holder}.", flush=True)
-        return 0
+async def _train_claimed(settings: ScheduleSettings, database: Database, periods: Periods, claim: Claim) -> int:
+    """Train the period that is ours now, close it, and tell about it."""
+    label = _label(settings, claim.period)
     if claim.taken_over_from:
         print(f"Period {label}: taken over from {claim.taken_over_from}, which stopped beating.", flush=True)
     ready = await readiness_of(database, settings)
@@ -103,9 +100,13 @@ async def _train_if_due(settings: ScheduleSettings, database: Database, periods:
     if settings.notify_url is not None:
         from trainer.notify import notify
 
-        summary = {"job": settings.job, "period": period.isoformat(), "outcome": str(outcome)}
+        summary = {"job": settings.job, "period": claim.period.isoformat(), "outcome": str(outcome)}
         await notify(settings.notify_url.get_secret_value(), summary | {"exit_code": exit_code, "reason": reason})
     return exit_code
+
+
+def _label(settings: ScheduleSettings, period: datetime) -> str:
+    return f"{settings.job} {period:%Y-%m-%dT%H:%M:%SZ}"
 
 
 async def _train(settings: ScheduleSettings, periods: Periods, claim: Claim) -> tuple[int, str]:

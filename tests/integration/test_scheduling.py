@@ -1,0 +1,187 @@
+"""On any number of hosts a period is trained once: claims, takeovers, retries, and six schedulers of which one dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import asyncpg
+import pytest
+
+from data_bridge.database import Database
+from trainer.notify import notify
+from trainer.schedule import LEASE, Claim, Held, Outcome, Periods
+
+ROOT = Path(__file__).parents[2]
+PERIOD = datetime(2026, 11, 15, 3, tzinfo=UTC)
+
+
+async def test_a_period_is_claimed_by_one_of_many(database: Database) -> None:
+    claims = await asyncio.gather(*(Periods(database, "weekly").claim(PERIOD) for _ in range(20)))
+    assert sum(isinstance(claim, Claim) for claim in claims) == 1
+    assert all(claim.state == "running" for claim in claims if isinstance(claim, Held))
+
+
+async def test_another_job_and_another_period_are_their_own(database: Database) -> None:
+    assert isinstance(await Periods(database, "weekly").claim(PERIOD), Claim)
+    assert isinstance(await Periods(database, "nightly").claim(PERIOD), Claim)
+    assert isinstance(await Periods(database, "weekly").claim(PERIOD + timedelta(days=7)), Claim)
+
+
+async def test_a_finished_or_skipped_period_is_over(database: Database) -> None:
+    for days, outcome in enumerate((Outcome.DONE, Outcome.SKIPPED)):
+        period = PERIOD + timedelta(days=days)
+        periods = Periods(database, "weekly")
+        claim = await periods.claim(period)
+        assert isinstance(claim, Claim)
+        assert await periods.finish(claim, outcome, 0, "")
+        held = await periods.claim(period)
+        assert isinstance(held, Held)
+        assert held.state == outcome
+
+
+async def test_a_failed_period_is_tried_again_so_often_and_no_more(database: Database) -> None:
+    periods = Periods(database, "weekly", attempts=3)
+    for attempt in (1, 2, 3):
+        claim = await periods.claim(PERIOD)
+        assert isinstance(claim, Claim)
+        assert claim.attempts == attempt
+        await periods.finish(claim, Outcome.FAILED, 4, "the judge is down")
+    assert isinstance(await periods.claim(PERIOD), Held)
+
+
+async def test_a_dead_hosts_period_is_taken_over_and_the_dead_cannot_finish_it(database: Database) -> None:
+    periods = Periods(database, "weekly")
+    dead = await periods.claim(PERIOD)
+    assert isinstance(dead, Claim)
+    assert isinstance(await periods.claim(PERIOD), Held)
+    await database.pool.execute("UPDATE hindsight.periods SET heartbeat_at = now() - $1::interval", LEASE * 2)
+    heir = await periods.claim(PERIOD)
+    assert isinstance(heir, Claim)
+    assert heir.taken_over_from is not None
+    assert not await periods.beat(dead)
+    assert not await periods.finish(dead, Outcome.DONE, 0, "")
+    assert await periods.beat(heir)
+    assert await periods.finish(heir, Outcome.DONE, 0, "")
+
+
+@pytest.fixture
+def webhook() -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """A webhook that fails once, then takes what it is told."""
+    told: list[dict[str, object]] = []
+    failures = [503]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status = failures.pop() if failures else 200
+            if status == 200:
+                told.append(json.loads(body))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/hook", told
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_webhook_that_fails_is_asked_again_and_one_that_is_gone_is_no_error(
+    webhook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.notify._PAUSES", (0.01, 0.01))
+    url, told = webhook
+    assert await notify(url, {"outcome": "done"})
+    assert told == [{"outcome": "done"}]
+    assert not await notify("http://127.0.0.1:9/hook", {"outcome": "done"})
+
+
+TRAINING = """
+import os, sys, time, asyncio, asyncpg
+async def main():
+    connection = await asyncpg.connect(os.environ["DATABASE_URL"])
+    await connection.execute("INSERT INTO trainings (pid, step) VALUES ($1, 'begun')", os.getpid())
+    await asyncio.sleep(1.5)
+    await connection.execute("INSERT INTO trainings (pid, step) VALUES ($1, 'done')", os.getpid())
+    await connection.close()
+asyncio.run(main())
+"""
+
+
+async def test_six_schedulers_train_each_period_once_though_one_is_killed(database_url: str, tmp_path: Path) -> None:
+    """Periods of five seconds, a stand-in for the training that takes 1.5 s; leases short enough to see a takeover."""
+    training = tmp_path / "training.py"
+    training.write_text(TRAINING)
+    connection = await asyncpg.connect(database_url)
+    await connection.execute("CREATE TABLE trainings (pid int, step text, at timestamptz DEFAULT now())")
+    command = [sys.executable, "-c", _SCHEDULER, "--cron", "* * * * * */5", "--command", f"{sys.executable} {training}"]
+    environment = os.environ | {"DATABASE_URL": database_url, "HINDSIGHT_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    hosts = [
+        await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd=tmp_path,
+        )
+        for _ in range(6)
+    ]
+    try:
+        victim = await _first_trainer(connection)
+        os.kill(victim, signal.SIGKILL)
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            done = await connection.fetchval("SELECT count(*) FROM hindsight.periods WHERE state = 'done'")
+            if done >= 3:
+                break
+            await asyncio.sleep(0.2)
+    finally:
+        for host in hosts:
+            if host.returncode is None:
+                host.send_signal(signal.SIGINT)
+        await asyncio.gather(*(host.wait() for host in hosts))
+    finished = await connection.fetch("SELECT period, state, attempts FROM hindsight.periods ORDER BY period")
+    completed = await connection.fetchval("SELECT count(*) FROM trainings WHERE step = 'done'")
+    await connection.close()
+    over = [row for row in finished if row["state"] == "done"]
+    assert len(over) >= 3
+    assert completed == len(over), "a period was trained twice, or not at all"
+    assert any(row["attempts"] == 2 for row in over), "the killed host's period was not taken over"
+
+
+async def _first_trainer(connection: asyncpg.Connection) -> int:
+    """The scheduler that trains the first period, once its training has begun."""
+    async with asyncio.timeout(40):
+        while True:
+            begun = await connection.fetchval("SELECT count(*) FROM trainings")
+            if begun:
+                return int(await connection.fetchval("SELECT pid FROM hindsight.periods ORDER BY period LIMIT 1"))
+            await asyncio.sleep(0.1)
+
+
+_SCHEDULER = """
+import sys
+from datetime import timedelta
+from trainer import readiness, schedule
+from trainer.cli import schedule_training
+schedule.LEASE = timedelta(seconds=3)
+schedule_training.BEAT = timedelta(seconds=0.5)
+async def ready(database, settings):
+    return readiness.Readiness(True, "")
+schedule_training.readiness_of = ready
+sys.exit(schedule_training.main(sys.argv[1:]))
+"""
+"""The real command, with leases of three seconds instead of thirty and without the question for windows."""

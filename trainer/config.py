@@ -307,24 +307,26 @@ class ScheduleSettings(CommonSettings, DatabaseSettings, WindowSettings):
     notify_url: SecretStr | None = setting(None, "Webhook that is told each period's summary as JSON; never fatal.")
 
 
+def moment_of(until: str | None) -> datetime:
+    """``--until`` as an aware moment; now where it is not given."""
+    if until is None:
+        return datetime.now(UTC)
+    try:
+        moment = datetime.fromisoformat(until)
+    except ValueError:
+        raise ConfigurationError(f"--until: write a moment as 2026-11-02T12:00 in UTC (got {until!r}).") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
 def window_rules(settings: WindowSettings, *, purpose: Literal["training", "evaluation"] = "training") -> Rules:
     """The settings as the rules that reading and checking go by. ``now`` is ``--until`` where it is given."""
-    now = datetime.now(UTC)
-    if settings.until is not None:
-        try:
-            moment = datetime.fromisoformat(settings.until)
-        except ValueError:
-            raise ConfigurationError(
-                f"--until: write a moment as 2026-11-02T12:00 in UTC (got {settings.until!r})."
-            ) from None
-        now = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return Rules(
         min_agents=settings.min_agents,
         min_actions=settings.min_actions,
         max_bytes=int(settings.max_trajectory_mb * 1_000_000),
         held_out_share=settings.held_out_share,
         allow_partial_outcomes=settings.allow_partial_outcomes,
-        now=now,
+        now=moment_of(settings.until),
         purpose=purpose,
         lookback=settings.lookback,
     )
@@ -375,7 +377,7 @@ class PromoteSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSet
     reason: str | None = setting(None, "Why; kept with the promotion.")
 
 
-class LineageSettings(CommonSettings, DatabaseSettings, ModelSettings):
+class LineageSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSettings):
     """lineage."""
 
     checkpoint: str | None = setting(
@@ -443,3 +445,13 @@ class JudgeWindowsSettings(CommonSettings, DatabaseSettings, WindowSettings, Gro
         False, "Write aiJudgeReward, aiJudgeReasoning, judgedAt and reward_judgments into the game's tables."
     )
     seed: int = setting(0, "Seed of the grouping; as in training, so that both share their verdicts.")
+
+
+class TraceSettings(CommonSettings, DatabaseSettings):
+    """traces."""
+
+    action: Literal["export", "import"] = setting(..., "Write a file of traces, or read one.", positional=True)
+    file: Path = setting(..., "JSON lines, one trajectory each; compressed if the name ends in .gz.", positional=True)
+    lookback: Duration = setting("7d", "Export: how far back windows are read.")
+    until: str | None = setting(None, "Export: as if it were this UTC moment (ISO 8601).")
+    untrained: bool = setting(False, "Import: forget that rows were judged and trained on, to train on them again.")

@@ -38,12 +38,14 @@ async def keep_ruling(database: Database, evaluation: Evaluation, decision: Gate
     )
 
 
-async def latest_evaluation(database: Database, model: str, step: int) -> Evaluation | None:
-    """The newest evaluation of a checkpoint."""
+async def latest_evaluation(
+    database: Database, model: str, step: int, *, against: int | None = None
+) -> Evaluation | None:
+    """The newest evaluation of a checkpoint; with ``against``, the newest comparison with that step."""
     text = await database.pool.fetchval(
         "SELECT report::text FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2"
-        " ORDER BY created_at DESC LIMIT 1",
-        *(model, step),
+        " AND incumbent_step = coalesce($3, incumbent_step) ORDER BY created_at DESC LIMIT 1",
+        *(model, step, against),
     )
     return None if text is None else from_json(text)
 

@@ -75,9 +75,9 @@ class Listed:
     checkpoint: Checkpoint
     state: str
     """Of its latest promotion, or ``refused``, ``undecided``, ``evaluated``, ``new`` if it never had one."""
-    run_id: str | None
-    batch_id: str | None
-    trained_at: datetime | None
+    run_id: str
+    batch_id: str
+    trained_at: datetime
     windows: int
     """Windows in the batch that made it."""
     mean_score: float | None

@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 from data_bridge.database import Database
 from data_bridge.errors import PromotionRefused
 from data_bridge.window_ids import GRACE, end_of
 from trainer.backends.serving import serving as serving_of
 from trainer.blind_trial import LoggedPolicy, ModelPolicy, Policy
-from trainer.config import EvaluateSettings, TrainSettings, window_rules
+from trainer.canary import CanaryDecision, CanaryRuling, windows_since
+from trainer.canary import decide as decide_canary
+from trainer.config import EvaluateSettings, TrainSettings, WindowSettings, window_rules
 from trainer.evaluate import evaluate_checkpoint, held_out_windows, judged_by
 from trainer.evaluation import Evaluation, Role
 from trainer.evaluation_store import keep_ruling
@@ -25,8 +28,8 @@ from trainer.gate import GateDecision, Ruling, rule
 from trainer.inference.endpoint import EndpointModel
 from trainer.inference.open import ARTIFACT, open_chat_model, open_engine
 from trainer.judge.open import open_judge
-from trainer.promote import publish
-from trainer.promotions import Promotion, find_checkpoint, serving
+from trainer.promote import end_canary, finish_canary, publish
+from trainer.promotions import Promotion, find_checkpoint, running_canary, serving
 from trainer.simulated_replay import NewsScript, SimulatedReplay, load_replay
 from trainer.types import ChatModel, Checkpoint
 
@@ -69,7 +72,11 @@ async def consider(
     incumbent: Checkpoint | None = None,
     now: datetime | None = None,
 ) -> Considered:
-    """Evaluate ``candidate`` against what the agents use, and publish it if the gate and ``--promote`` say so."""
+    """Evaluate ``candidate`` against what the agents use, and publish it if the gate and ``--promote`` say so.
+
+    A canary that is still running is settled first, so that the incumbent is what the agents really keep.
+    """
+    await settle_canary(database, settings.home, candidate.model, now=now or await clock(database, settings))
     incumbent = incumbent or await incumbent_of(database, candidate.model)
     evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
     decision = rule(evaluation, settings)
@@ -99,7 +106,7 @@ async def evaluate(
     now: datetime | None = None,
 ) -> Evaluation:
     """Candidate, incumbent, base model and baseline on the held-out windows; the result is kept."""
-    windows = await held_out_windows(database, settings, now=now or await simulated_now(database, settings))
+    windows = await held_out_windows(database, settings, now=now or await clock(database, settings))
     replay = await load_replay(database, [window.window.window_id for window in windows])
     async with AsyncExitStack() as stack:
         policies = await _open_policies(stack, database, settings, candidate, incumbent, replay)
@@ -163,11 +170,23 @@ async def measured_kl(database: Database, checkpoint: Checkpoint) -> float | Non
     return None if value is None else float(value)
 
 
-async def simulated_now(database: Database, settings: Settings) -> datetime | None:
-    """The simulated market's clock may be ahead of ours: its newest window is closed when it has been played."""
+async def settle_canary(database: Database, home: Path, model: str, *, now: datetime) -> CanaryDecision | None:
+    """Finish, roll back or leave the running canary by how its agents did; None if none is running."""
+    trial = await running_canary(database, model)
+    if trial is None:
+        return None
+    decision = decide_canary(*await windows_since(database, trial, now))
+    if decision.ruling is CanaryRuling.FINISH:
+        await finish_canary(database, home, model, outcome=decision.reason)
+    elif decision.ruling is CanaryRuling.ROLL_BACK:
+        await end_canary(database, home, model, outcome=decision.reason)
+    return decision
+
+
+async def clock(database: Database, settings: WindowSettings) -> datetime:
+    """``--until``, or now; the simulated market's clock may be ahead of ours: what it has played is over."""
+    now = window_rules(settings).now
     if settings.until is not None:
-        return None
+        return now
     newest = await database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
-    if newest is None:
-        return None
-    return max(window_rules(settings).now, end_of(newest, 1) + GRACE + timedelta(minutes=1))
+    return now if newest is None else max(now, end_of(newest, 1) + GRACE)

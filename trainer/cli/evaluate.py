@@ -1,0 +1,94 @@
+"""evaluate: two checkpoints on the same held-out decisions, with intervals."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainer.cli.frame import database_of, run_command
+from trainer.config import EvaluateSettings
+
+if TYPE_CHECKING:
+    from trainer.evaluation import Evaluation
+    from trainer.gate import GateDecision
+    from trainer.statistics import Interval
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(
+        _work,
+        EvaluateSettings,
+        argv,
+        prog="evaluate.py",
+        description="Compares two checkpoints blind on held-out windows, beside the base model and a script.\n"
+        "Promotes nothing: the result is kept, and `promote.py` asks the gate with it.",
+    )
+
+
+async def _work(settings: EvaluateSettings) -> int:
+    from trainer.evaluation_store import keep_ruling
+    from trainer.gate import rule
+    from trainer.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name
+    from trainer.release import evaluate, incumbent_of
+
+    async with database_of(settings, migrate=True) as database:
+        if settings.candidate is None:
+            candidate = await newest_checkpoint(database, settings.model)
+        else:
+            candidate = await find_checkpoint(database, *parse_checkpoint_name(settings.candidate, settings.model))
+        used_now = await incumbent_of(database, candidate.model)
+        incumbent = used_now
+        if settings.incumbent is not None:
+            named = await find_checkpoint(database, *parse_checkpoint_name(settings.incumbent, settings.model))
+            incumbent = named if named.step > 0 else None
+        evaluation = await evaluate(database, settings, candidate, incumbent, run_id=None)
+        decision = rule(evaluation, settings)
+        if incumbent == used_now:
+            await keep_ruling(database, evaluation, decision)
+    if settings.json_output:
+        import msgspec
+
+        shown = {"ruling": decision.ruling, "reasons": decision.reasons, "evaluation": evaluation}
+        print(msgspec.json.encode(shown).decode())
+    else:
+        show_evaluation(evaluation, decision)
+    return 0
+
+
+def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None) -> None:
+    """The before/after table, then what the gate says of it."""
+    from trainer.cli.tables import Column, show_table
+
+    figures = evaluation.figures
+    against = {comparison.against: comparison for comparison in evaluation.comparisons}
+    columns = [
+        Column("policy", [one.name for one in figures]),
+        Column("", [one.role.value for one in figures], rank=1),
+        Column("score", [told(one.score) for one in figures]),
+        Column(
+            "win rate over it", [told(against[one.role].win_rate) if one.role in against else "" for one in figures]
+        ),
+        Column("P&L a decision", [told(one.pnl) for one in figures], rank=2),
+        Column("valid", [told(one.valid_rate) for one in figures], rank=3),
+        Column("errors", [told(one.error_rate) for one in figures]),
+    ]
+    show_table(columns, sys.stdout)
+    gain = evaluation.score_difference
+    print(
+        f"Score gain over the incumbent {told(gain)} on {gain.windows} held-out windows, "
+        f"{evaluation.decision_points} decisions, {evaluation.samples} replies each; "
+        f"95 % intervals over windows; judge: {evaluation.judge.judge}"
+        f"{'' if evaluation.judge.is_llm else ' (offline, not an LLM)'}."
+    )
+    if decision is not None:
+        print(f"Gate: {decision.ruling.value}: {decision.sentence}.")
+
+
+def told(interval: Interval | None) -> str:
+    """``0.62 [0.55, 0.70]``; the mean alone where there are too few windows for an interval."""
+    if interval is None:
+        return "-"
+    if interval.low is None or interval.high is None:
+        return f"{interval.mean:.2f}"
+    return f"{interval.mean:.2f} [{interval.low:.2f}, {interval.high:.2f}]"

@@ -1,0 +1,110 @@
+"""lineage: from a checkpoint back to what made it, from a window forward to what it made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainer.cli.frame import database_of, run_command
+from trainer.config import LineageSettings
+
+if TYPE_CHECKING:
+    from trainer.lineage import Ancestor, TrainedGroup, WindowStory
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(
+        _work,
+        LineageSettings,
+        argv,
+        prog="lineage.py",
+        description="Walks from a checkpoint back to batches, windows, verdicts, rubric, configuration and code;\n"
+        "with --window from a window forward to the checkpoints it trained.",
+    )
+
+
+async def _work(settings: LineageSettings) -> int:
+    import msgspec
+
+    from trainer.lineage import walk_back, walk_forward
+    from trainer.promotions import newest_checkpoint, parse_checkpoint_name
+
+    async with database_of(settings) as database:
+        if settings.window is not None:
+            story = await walk_forward(database, settings.window, settings.held_out_share)
+            if settings.json_output:
+                print(msgspec.json.encode(story).decode())
+            else:
+                _show_story(story)
+            return 0
+        if settings.checkpoint is None:
+            newest = await newest_checkpoint(database, settings.model)
+            model, step = newest.model, newest.step
+        else:
+            model, step = parse_checkpoint_name(settings.checkpoint, settings.model)
+        ancestors = await walk_back(database, model, step, depth=settings.depth)
+    if settings.json_output:
+        print(msgspec.json.encode({"checkpoint": f"{model}@step{step}", "lineage": ancestors}).decode())
+        return 0
+    for ancestor in ancestors:
+        _show_ancestor(ancestor)
+    if not ancestors:
+        print(f"{model}@step{step} is the untrained base model: nothing was trained into it.")
+    elif ancestors[-1].policy_step > 0:
+        print(f"Before it: {model}@step{ancestors[-1].policy_step} (--depth 0 goes all the way back).")
+    return 0
+
+
+def _show_ancestor(ancestor: Ancestor) -> None:
+    from trainer.cli.tables import show_heading
+
+    point = ancestor.checkpoint
+    show_heading(f"{point.name}, trained {ancestor.trained_at:%Y-%m-%d %H:%M} UTC", sys.stdout)
+    windows = ancestor.window_ids
+    facts = {
+        "base model": f"{point.base_model} ({point.backend})",
+        "files": point.location,
+        "from": f"step {ancestor.policy_step} by batch {ancestor.batch_id} of run {ancestor.run_id}",
+        "code": ancestor.code_version or "not recorded",
+        "data": f"{len(windows)} windows, {windows[0]} to {windows[-1]}" if windows else "none recorded",
+        "tokens": f"{ancestor.trainable_tokens:,} trained",
+        "metrics": ", ".join(
+            f"{name} {value:.4g}" for name, value in ancestor.metrics.items() if isinstance(value, int | float)
+        ),
+        "settings": ", ".join(f"{name}={value}" for name, value in ancestor.settings.items() if value is not None),
+    }
+    for name, text in facts.items():
+        print(f"  {name + ':':<12} {text}")
+    for group in ancestor.groups:
+        _show_group(group)
+
+
+def _show_group(group: TrainedGroup) -> None:
+    from trainer.cli.tables import printable
+
+    print(
+        f"  window {group.window_id}, group {group.group_id}: judged by {group.judge}, "
+        f"rubric {group.rubric} {group.rubric_version}, verdict {group.verdict_key[:12]}"
+    )
+    for one in group.trajectories:
+        only_mean = "" if one.has_tokens else ", set the mean only"
+        data = f", data {one.content_hash[:12]}" if one.content_hash else ""
+        print(
+            f"    {one.score:.2f} {one.agent_id} ({one.trajectory_id}{data}{only_mean}): {printable(one.explanation)}"
+        )
+
+
+def _show_story(story: WindowStory) -> None:
+    print(f"Window {story.window_id}{' (held out: for evaluation only)' if story.held_out else ''}")
+    for one in story.trained:
+        became = f", {one.later_steps} later steps build on it" if one.later_steps else ""
+        used = f"; agents: {one.state}" if one.state else "; not promoted"
+        print(
+            f"  trained {one.checkpoint.name}: {one.trajectories} trajectories, mean score {one.mean_score:.2f}, "
+            f"batch {one.batch_id} of run {one.run_id}{became}{used}"
+        )
+    for reason, number in story.excluded.items():
+        print(f"  left out: {number} trajectories, {reason}")
+    if story.evaluated:
+        print(f"  evaluated on it: {', '.join(story.evaluated)}")

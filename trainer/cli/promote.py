@@ -1,0 +1,210 @@
+"""promote: give a checkpoint to the agents if the gate lets it through, or go back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
+from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.config import PromoteSettings
+
+if TYPE_CHECKING:
+    from data_bridge.database import Database
+    from trainer.promotions import Listed, Promotion
+
+_EPILOG = f"""examples:
+  promote.py --list                                checkpoints with step, scores, state and lineage
+  promote.py                                       the newest, if its evaluation passes the gate
+  promote.py 3 --canary 0.1                        step 3, to a tenth of the agents first
+  promote.py --finish                              all agents, back, or wait, by how the canary's agents did
+  promote.py --rollback --reason "losing money"    the one before (or end the canary)
+  promote.py --rollback 2                          any earlier checkpoint; 0 is the base model
+
+{EXIT_CODES}
+5 is also an undecided comparison, and a canary that was rolled back or has to wait. The evidence is kept."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(
+        _work,
+        PromoteSettings,
+        argv,
+        prog="promote.py",
+        description="Promotes the checkpoint that the gate lets through, rolls back, and lists what there is.",
+        epilog=_EPILOG,
+    )
+
+
+async def _work(settings: PromoteSettings) -> int:
+    from trainer.pointer import sync
+
+    _check(settings)
+    async with database_of(settings, migrate=True) as database:
+        await sync(database, settings.home, settings.model)
+        if settings.list_checkpoints:
+            return await _list(settings, database)
+        if settings.finish:
+            return await _finish(settings, database)
+        promotion = await (_roll_back if settings.rollback else _promote)(settings, database)
+    _show(settings, promotion)
+    return 0
+
+
+def _check(settings: PromoteSettings) -> None:
+    asked = [
+        flag
+        for flag, given in (
+            ("--list", settings.list_checkpoints),
+            ("--rollback", settings.rollback),
+            ("--finish", settings.finish),
+        )
+        if given
+    ]
+    if len(asked) > 1:
+        raise ConfigurationError(f"{' and '.join(asked)} cannot be asked for at once: give one of them.")
+    if settings.force and not (settings.reason or "").strip():
+        raise ConfigurationError("--force needs --reason: say why the gate is overruled; it is kept.")
+
+
+async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
+    """With the evidence that is kept: evaluating is ``evaluate.py``'s, so that this command answers at once."""
+    from trainer.backends.serving import serving as serving_of
+    from trainer.evaluation_store import keep_ruling, latest_evaluation
+    from trainer.gate import Ruling, rule
+    from trainer.promote import publish
+    from trainer.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name, serving
+
+    if settings.step is None:
+        checkpoint = await newest_checkpoint(database, settings.model)
+    else:
+        checkpoint = await find_checkpoint(database, *parse_checkpoint_name(settings.step, settings.model))
+    now = await serving(database, checkpoint.model)
+    if now is not None and now.checkpoint == checkpoint:
+        raise ConfigurationError(f"{checkpoint.name} is what the agents use already.")
+    used_step = now.checkpoint.step if now is not None else 0
+    evaluation = await latest_evaluation(database, checkpoint.model, checkpoint.step, against=used_step)
+    if evaluation is None and not settings.force:
+        raise NotEnoughData(
+            f"{checkpoint.name} was not yet compared with what the agents use now (step {used_step}): "
+            f"run `evaluate.py {checkpoint.step}` first."
+        )
+    reason = settings.reason or ""
+    if evaluation is not None:
+        decision = rule(evaluation, settings)
+        await keep_ruling(database, evaluation, decision)
+        if decision.ruling is not Ruling.PROMOTE and not settings.force:
+            raise PromotionRefused(
+                f"{checkpoint.name} is not promoted ({decision.ruling.value}): {decision.sentence}. "
+                "The evidence is kept; --force --reason WHY overrules it."
+            )
+        reason = reason or decision.sentence
+    return await publish(
+        database,
+        settings.home,
+        checkpoint,
+        serving_of(checkpoint, settings),
+        reason=reason,
+        evaluation=evaluation,
+        forced=settings.force,
+        canary=settings.canary,
+    )
+
+
+async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion:
+    from trainer.backends.serving import serving as serving_of
+    from trainer.promote import end_canary, roll_back
+    from trainer.promotions import parse_checkpoint_name, running_canary
+
+    reason = settings.reason or "rolled back by hand, no reason given"
+    if settings.step is None and await running_canary(database, settings.model) is not None:
+        return await end_canary(database, settings.home, settings.model, outcome=reason)
+    model, step = settings.model, None
+    if settings.step is not None:
+        model, step = parse_checkpoint_name(settings.step, settings.model)
+    return await roll_back(
+        database, settings.home, model, partial(serving_of, settings=settings), step=step, reason=reason
+    )
+
+
+async def _finish(settings: PromoteSettings, database: Database) -> int:
+    from trainer.canary import CanaryRuling
+    from trainer.promote import finish_canary
+    from trainer.release import clock, settle_canary
+
+    if settings.force:
+        _show(settings, await finish_canary(database, settings.home, settings.model, outcome=settings.reason or ""))
+        return 0
+    decision = await settle_canary(database, settings.home, settings.model, now=await clock(database, settings))
+    if decision is None:
+        raise ConfigurationError(f"No canary of {settings.model!r} is running: start one with --canary SHARE.")
+    if settings.json_output:
+        _print_json(decision)
+    else:
+        word = {"finish": "Finished", "roll_back": "Rolled back", "wait": "Still running"}[decision.ruling.value]
+        print(f"{word}: {decision.reason}.")
+    return 0 if decision.ruling is CanaryRuling.FINISH else PromotionRefused.exit_code
+
+
+async def _list(settings: PromoteSettings, database: Database) -> int:
+    from trainer.promotions import list_checkpoints
+
+    listed = await list_checkpoints(database, settings.model)
+    if settings.json_output:
+        _print_json({"model": settings.model, "checkpoints": listed})
+    elif not listed:
+        print(f"Model {settings.model!r} has no checkpoint yet: train it with `train_mmo.py`.")
+    else:
+        _show_list(listed)
+    return 0
+
+
+def _show_list(listed: Sequence[Listed]) -> None:
+    from trainer.cli.tables import Column, printable, show_table
+
+    def gain(one: Listed) -> str:
+        if one.gain is None:
+            return "-"
+        interval = f" [{one.gain_low:+.2f}, {one.gain_high:+.2f}]" if one.gain_low is not None else ""
+        return f"{one.gain:+.2f}{interval}"
+
+    show_table(
+        [
+            Column("step", [str(one.checkpoint.step) for one in listed], is_number=True),
+            Column("state", [one.state for one in listed]),
+            Column("gain when evaluated", [gain(one) for one in listed]),
+            Column(
+                "score of its batch", ["-" if one.mean_score is None else f"{one.mean_score:.2f}" for one in listed]
+            ),
+            Column("windows", [str(one.windows) for one in listed], is_number=True, rank=3),
+            Column("trained (UTC)", [f"{one.trained_at:%Y-%m-%d %H:%M}" for one in listed], rank=4),
+            Column("run", [one.run_id for one in listed], rank=2),
+            Column("batch", [one.batch_id for one in listed], rank=5),
+            Column("why", [printable(one.reason) for one in listed], rank=1),
+        ],
+        sys.stdout,
+        good=[one.state in ("serving", "canary") for one in listed],
+    )
+
+
+def _show(settings: PromoteSettings, promotion: Promotion) -> None:
+    if settings.json_output:
+        _print_json(promotion)
+        return
+    name = promotion.checkpoint.name
+    said = {
+        "serving": f"All agents use {name}.",
+        "canary": f"{(promotion.canary_share or 0):.0%} of the agents use {name}; `--finish` decides by how they do.",
+        "rolled_back": f"The canary of {name} is over; its agents use what all the others use.",
+    }
+    print(said.get(promotion.state.value, f"{name} is {promotion.state.value}."))
+    print(f"Reason: {promotion.outcome or promotion.reason}")
+    print(f"Base URL: {promotion.base_url}\nModel:    {promotion.served_model}")
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())

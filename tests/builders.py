@@ -264,6 +264,9 @@ def trajectory_row(
         "finalStatus": "completed",
         "finalBalance": 1000.0 + pnl if writer == "recorder" else None,
         "finalPnL": 500.0 + pnl if writer == "recorder" else None,
+        "isTrainingData": True,
+        "isEvaluation": False,
+        "usedInTraining": False,
         "createdAt": naive(end),
         "updatedAt": naive(end),
     }
@@ -277,6 +280,7 @@ async def insert_rows(pool: Any, table: str, rows: Sequence[dict[str, Any]]) -> 
     if not rows:
         return
     names = list(rows[0])
+    assert all(row.keys() == rows[0].keys() for row in rows), "rows of one call must have the same columns"
     columns = ", ".join(f'"{name}"' for name in names)
     places = ", ".join(f"${place}" for place in range(1, len(names) + 1))
     await pool.executemany(

@@ -122,3 +122,21 @@ async def database(database_url: str, tmp_path: Path) -> AsyncIterator[Database]
     """A fresh, migrated database, open."""
     async with open_database(database_url, tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+def locked_url(database_url: str, postgres: EmbeddedServer) -> Iterator[str]:
+    """The database through a role that must give a password, under a name of its own: roles are the whole server's."""
+    role = f"locked_{uuid.uuid4().hex[:8]}"
+    rules = postgres.folder / "data" / "pg_hba.conf"
+    if "/^locked_" not in rules.read_text():
+        rules.write_text(f"local all /^locked_ scram-sha-256\n{rules.read_text()}")
+
+    async def on_server(sql: str) -> None:
+        connection = await asyncpg.connect(postgres.url())
+        await connection.execute(sql)
+        await connection.close()
+
+    in_own_loop(lambda: on_server(f"CREATE ROLE {role} LOGIN PASSWORD 'right-password'; SELECT pg_reload_conf()"))
+    yield database_url.replace("postgres@", f"{role}:PASSWORD@")
+    in_own_loop(lambda: on_server(f"DROP ROLE {role}"))

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT = 10.0
+_SERVER_FIRST = 5.0
+"""Seconds that our own timeout waits for the server's, which says what it stopped."""
 _FIRST_CONNECT_PAUSES = (0.5, 1.0, 2.0)
 """Seconds between tries of the first connection, for a server that is just starting."""
 
@@ -127,7 +129,7 @@ def _make_pool(
         "password": location.password,
         "database": location.database,
         "timeout": location.connect_timeout or _CONNECT_TIMEOUT,
-        "command_timeout": statement_timeout.total_seconds(),
+        "command_timeout": statement_timeout.total_seconds() + (0 if is_pooled else _SERVER_FIRST),
         "min_size": 0,
         "max_size": min(max_size, location.max_connections or max_size),
     }

@@ -1,0 +1,268 @@
+"""Traces: trajectories with the outcomes of their windows as JSON lines, out of a database and into one.
+
+A line is ``{"trajectory": {column: value}, "agent": {…}, "outcomes": [{column: value}]}``. Columns go out and come
+in as Postgres itself writes and reads them, texts as they are, so that export → import → export is the identity,
+dirt included, whatever columns the game has added. Import skips what is there already.
+
+Lines written by hand may leave out every column that has an obvious value, and may give JSON columns as JSON.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import asyncpg
+import msgspec
+
+from data_bridge.database import Database
+from data_bridge.errors import ConfigurationError, NotEnoughData
+from data_bridge.trajectory_rows import owns_game_tables
+from data_bridge.window_ids import normalise, window_of
+
+if TYPE_CHECKING:
+    from data_bridge.migrate import Connection
+
+Progress = Callable[[int], None]
+"""Told how many trajectories have passed so far."""
+
+_FETCH_ROWS = 50
+_BATCH_ROWS, _BATCH_BYTES = 200, 8 * 2**20
+
+_SELECT = """
+DECLARE traces NO SCROLL CURSOR FOR
+SELECT row_to_json(t)::text AS trajectory, "windowId" AS window_id, "startTime" AS start_time, {agent} AS agent
+FROM "trajectories" t {join}
+WHERE {condition}
+ORDER BY t."windowId" NULLS LAST, t."agentId", t."trajectoryId"
+"""
+_WITHIN = """
+(t."windowId" >= '{first}' AND t."windowId" < '{end}')
+OR (t."windowId" IS NULL AND t."startTime" >= '{first}' AND t."startTime" < '{end}')
+"""
+_NAMES = """json_build_object('id', u."id", 'username', u."username", 'displayName', u."displayName")::text"""
+_OUTCOMES = """
+SELECT row_to_json(o)::text FROM "market_outcomes" o WHERE "windowId" LIKE $1 OR "windowId" LIKE $2
+ORDER BY "windowId", "stockTicker", "predictionMarketId", "id"
+"""
+_INSERT = """
+INSERT INTO "{table}" SELECT * FROM json_populate_recordset(NULL::"{table}", $1::json) ON CONFLICT DO NOTHING
+"""
+_INSERT_AGENTS = """
+INSERT INTO "User" ("id", "username", "displayName")
+SELECT DISTINCT ON (id) id, username, "displayName"
+FROM json_to_recordset($1::json) AS agents(id text, username text, "displayName" text)
+ON CONFLICT DO NOTHING
+"""
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+_OBVIOUS = {
+    name: _raw(value)
+    for name, value in {
+        "durationMs": 0,
+        "windowHours": 1,
+        "rewardComponentsJson": "{}",
+        "metricsJson": "{}",
+        "metadataJson": "{}",
+        "totalReward": 0,
+        "episodeLength": 0,
+        "finalStatus": "completed",
+        "isTrainingData": True,
+        "isEvaluation": False,
+        "usedInTraining": False,
+    }.items()
+}
+_NEEDED = ("trajectoryId", "agentId", "startTime", "stepsJson")
+_JSON_COLUMNS = ("stepsJson", "rewardComponentsJson", "metricsJson", "metadataJson")
+_NULL = msgspec.Raw(b"null")
+_UNTRAINED = {
+    "usedInTraining": msgspec.Raw(b"false"),
+    **dict.fromkeys(("trainedInBatch", "aiJudgeReward", "aiJudgeReasoning", "judgedAt"), _NULL),
+}
+
+Columns = dict[str, msgspec.Raw]
+"""By column name, the value as JSON that is handed on untouched: not even a trailing zero is lost."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    trajectory: Columns
+    agent: Columns | None = None
+    outcomes: list[Columns] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What went through: ``new`` rows of an import were not in the database before."""
+
+    trajectories: int
+    outcomes: int
+    windows: int
+    new: int = 0
+
+
+async def export_traces(
+    database: Database, path: Path, *, first: datetime, end: datetime, progress: Progress = lambda _: None
+) -> Passed:
+    """Write the trajectories of the windows that start in [first, end), as one snapshot; gzip if the name says so.
+
+    NotEnoughData if there are none. The file appears only when it is complete.
+    """
+    trajectories, outcomes, windows = 0, 0, set[str]()
+    async with database.pool.acquire() as connection:
+        with _written(path) as file:
+            async for line, window, number in _lines(connection, window_of(first), window_of(end)):
+                file.write(line)
+                trajectories += 1
+                outcomes += number if window not in windows else 0
+                windows.add(window)
+                progress(trajectories)
+            if trajectories == 0:
+                raise NotEnoughData(f"There are no trajectories from {window_of(first)} to {window_of(end)}.")
+    return Passed(trajectories, outcomes, len(windows))
+
+
+async def import_traces(
+    database: Database, path: Path, *, untrained: bool = False, progress: Progress = lambda _: None
+) -> Passed:
+    """Add what ``path`` holds and the database does not. ``untrained`` forgets that rows were judged and trained on.
+
+    ConfigurationError names the line that is no trace; the batches before it are in the database by then.
+    """
+    trajectories, new, outcomes, windows = 0, 0, set[bytes](), set[bytes]()
+    async with database.pool.acquire() as connection:
+        is_ours = await owns_game_tables(connection)
+        for batch in _batches(path):
+            rows = [_row(line, number, path, untrained) for number, line in batch]
+            found = {bytes(row["id"]): row for _, line in batch for row in map(_outcome, line.outcomes)}
+            async with connection.transaction():
+                if is_ours:
+                    agents = [{**(line.agent or {}), "id": line.trajectory["agentId"]} for _, line in batch]
+                    await connection.execute(_INSERT_AGENTS, msgspec.json.encode(agents).decode())
+                new += await _insert(connection, "trajectories", rows)
+                await _insert(connection, "market_outcomes", list(found.values()))
+            trajectories += len(rows)
+            outcomes |= found.keys()
+            windows |= {bytes(row.get("windowId", _NULL)) for row in rows}
+            progress(trajectories)
+    return Passed(trajectories, len(outcomes), len(windows), new)
+
+
+async def _lines(connection: Connection, first: str, end: str) -> AsyncIterator[tuple[bytes, str, int]]:
+    """Each trajectory as a line, its window, and the number of its outcomes; one snapshot of the database."""
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        may_name = await connection.fetchval("""SELECT has_table_privilege('"User"', 'SELECT')""")
+        join = 'LEFT JOIN "User" u ON u."id" = t."agentId"' if may_name else ""
+        agent = _NAMES if may_name else "NULL"
+        condition = _WITHIN.format(first=first, end=end)
+        await connection.execute(_SELECT.format(agent=agent, join=join, condition=condition))
+        window, outcomes = "", list[str]()
+        while rows := await connection.fetch(f"FETCH {_FETCH_ROWS} FROM traces"):
+            for row in rows:
+                own = _window_of_row(row)
+                if own != window:
+                    window, outcomes = own, await _outcomes_of(connection, own)
+                fields = (row["trajectory"], row["agent"] or "null", ",".join(outcomes))
+                yield '{{"trajectory":{},"agent":{},"outcomes":[{}]}}\n'.format(*fields).encode(), window, len(outcomes)
+
+
+def _window_of_row(row: asyncpg.Record) -> str:
+    raw = row["window_id"]
+    return window_of(row["start_time"].replace(tzinfo=UTC)) if raw is None else normalise(raw) or raw
+
+
+async def _outcomes_of(connection: Connection, window: str) -> list[str]:
+    hour = window[:13]  # every spelling of the id begins with it
+    rows = await connection.fetch(_OUTCOMES, f"{hour}:%", f"{hour.replace('T', ' ')}:%")
+    return [row[0] for row in rows]
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name when it is complete. Equal content gives equal bytes, gzip's header included."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as raw:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as packed:
+                    yield cast(IO[bytes], packed)
+            else:
+                yield raw
+        temporary.replace(path)
+    except ConnectionError:
+        raise
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written ({error.strerror}): choose another file.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _batches(path: Path) -> Iterator[list[tuple[int, _Line]]]:
+    """The lines of ``path`` with their numbers, in batches that bound the memory."""
+    decoder = msgspec.json.Decoder(_Line)
+    batch, size = list[tuple[int, _Line]](), 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                if not text.strip():
+                    continue
+                try:
+                    batch.append((number, decoder.decode(text)))
+                except msgspec.MsgspecError as error:
+                    raise ConfigurationError(f"{path}, line {number} is not a trace: {error}.") from error
+                size += len(text)
+                if len(batch) == _BATCH_ROWS or size > _BATCH_BYTES:
+                    yield batch
+                    batch, size = [], 0
+    except (OSError, EOFError) as error:
+        raise ConfigurationError(f"{path} cannot be read ({error}).") from error
+    if batch:
+        yield batch
+
+
+def _row(line: _Line, number: int, path: Path, untrained: bool) -> Columns:
+    given = line.trajectory
+    for name in _NEEDED:
+        if _is_null(given.get(name)):
+            raise ConfigurationError(f"{path}, line {number} has no {name}: it is not a trajectory.")
+    start = given["startTime"]
+    times = {"endTime": start, "createdAt": start, "updatedAt": start}
+    row = {"id": given["trajectoryId"], **times, **_OBVIOUS, **given, **(_UNTRAINED if untrained else {})}
+    for name in _JSON_COLUMNS:
+        if not bytes(row[name]).startswith(b'"'):
+            row[name] = _raw(bytes(row[name]).decode())
+    return row
+
+
+def _outcome(given: Columns) -> Columns:
+    if "id" in given:
+        return given
+    market = "/".join(
+        bytes(given.get(name, b"")).decode() for name in ("windowId", "stockTicker", "predictionMarketId")
+    )
+    return {"id": _raw(str(uuid.uuid5(uuid.NAMESPACE_OID, market))), "createdAt": _raw(_utc_now()), **given}
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _is_null(value: msgspec.Raw | None) -> bool:
+    return value is None or bytes(value) == b"null"
+
+
+async def _insert(connection: Connection, table: str, rows: Sequence[Columns]) -> int:
+    if not rows:
+        return 0
+    result = await connection.execute(_INSERT.format(table=table), msgspec.json.encode(rows).decode())
+    return int(result.rpartition(" ")[2])

@@ -1,0 +1,77 @@
+"""Trajectories with their outcomes as JSON lines: out of a database, and into one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.config import TraceSettings, moment_of
+
+EXAMPLES = """examples:
+  traces.py export week.jsonl.gz                    the last week of DATABASE_URL, with what happened
+  traces.py import week.jsonl.gz --untrained        into another database (or the embedded one), to train again
+
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(
+        work,
+        TraceSettings,
+        argv,
+        prog="traces.py",
+        description="Export windows with their outcomes as one JSON line a trajectory, or import such lines. "
+        "What is exported, imported and exported again is the same, byte for byte.",
+        epilog=EXAMPLES + EXIT_CODES,
+    )
+
+
+async def work(settings: TraceSettings) -> int:
+    from data_bridge.traces import export_traces, import_traces
+
+    is_export = settings.action == "export"
+    async with database_of(settings, migrate=not is_export) as database:
+        with _progress(settings.action, quiet=settings.json_output) as progress:
+            if is_export:
+                end = moment_of(settings.until)
+                first = end - settings.lookback
+                passed = await export_traces(database, settings.file, first=first, end=end, progress=progress)
+            else:
+                passed = await import_traces(database, settings.file, untrained=settings.untrained, progress=progress)
+    if settings.json_output:
+        counts = {"trajectories": passed.trajectories, "windows": passed.windows, "outcomes": passed.outcomes}
+        added = {} if is_export else {"new": passed.new}
+        print(json.dumps({"action": settings.action, "file": str(settings.file), **counts, **added}))
+    else:
+        what = f"{passed.trajectories:,} trajectories of {passed.windows:,} windows with {passed.outcomes:,} outcomes"
+        done = f"{what} to {settings.file}" if is_export else f"{what}, {passed.new:,} of them new, to {database.label}"
+        print(f"{settings.action}ed {done}")
+    return 0
+
+
+@contextmanager
+def _progress(action: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A counter on a terminal, otherwise a line every ten thousand; always on stderr."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn(f"{action}: {{task.completed:,}} trajectories"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(action, total=None)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        told = 0
+
+        def line(done: int) -> None:
+            nonlocal told
+            if done // 10_000 > told:
+                told = done // 10_000
+                print(f"{action}: {done:,} trajectories", file=sys.stderr, flush=True)
+
+        yield line

@@ -47,7 +47,7 @@ def _chosen(settings: ModelSettings) -> tuple[BackendName, str]:
 
 @asynccontextmanager
 async def open_backend(settings: TrainSettings) -> AsyncIterator[TrainingBackend]:
-    """The chosen backend, opened. Its ``open`` may be called again: it then only tells the newest step."""
+    """The chosen backend, opened; ``current_step`` tells where it stands. Closed at the end, whatever happened."""
     prepare_environment()
     backend = _backend(choose_backend(settings).name, settings)
     try:

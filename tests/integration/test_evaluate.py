@@ -1,0 +1,212 @@
+"""Evaluation and promotion as the commands do it: simulated windows in Postgres, checkpoints behind a real endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_bridge.database import Database
+from data_bridge.errors import NotEnoughData
+from data_bridge.window_ids import end_of, is_held_out
+from tests.builders_promotion import insert_checkpoint
+from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, babbles, follows_the_news
+from trainer.cli import evaluate as evaluate_command
+from trainer.cli import promote as promote_command
+from trainer.config import EvaluateSettings
+from trainer.evaluate import held_out_windows
+from trainer.evaluation import Role
+from trainer.evaluation_store import latest_evaluation, leaked_windows
+from trainer.gate import Ruling
+from trainer.promotions import find_checkpoint, history, serving
+from trainer.release import clock, consider, evaluate
+from trainer.world.cast import scripted_cast
+from trainer.world.clock import windows_from
+from trainer.world.market import Market
+from trainer.world.play import play_windows
+
+# A simulated market whose clock is ahead of ours.
+WINDOWS = [window for window in windows_from("2099-03-02T00:00", 200) if is_held_out(window)][:12]
+ALSO_TRAINED = [window for window in windows_from("2099-03-02T00:00", 5) if not is_held_out(window)]
+SEVERAL_LIVES = {":step0": babbles, ":step1": against_the_news, ":step2": follows_the_news}
+
+
+@pytest.fixture
+def checkpoints() -> Iterator[CheckpointServer]:
+    with CheckpointServer(SEVERAL_LIVES) as server:
+        yield server
+
+
+@pytest.fixture
+async def played(database: Database, tmp_path: Path) -> Database:
+    """Held-out windows of the simulated market, and two checkpoints."""
+    market = Market(7, luck=0.1)
+    windows = sorted(WINDOWS + ALSO_TRAINED)
+    await play_windows(database, tmp_path / "spool", market, scripted_cast(3, 7), windows, write_together=50)
+    for step in (1, 2):
+        await insert_checkpoint(database, step, windows=ALSO_TRAINED)
+    return database
+
+
+def _settings(home: Path, server: CheckpointServer, **more: Any) -> EvaluateSettings:
+    return EvaluateSettings(
+        home=home, wandb_api_key="a-key-for-tests", wandb_base_url=server.base_url, eval_samples=2, **more
+    )
+
+
+async def test_a_better_checkpoint_is_promoted_with_all_its_evidence(
+    played: Database, checkpoints: CheckpointServer, tmp_path: Path
+) -> None:
+    candidate = await find_checkpoint(played, "hindsight", 2)
+    considered = await consider(played, _settings(tmp_path, checkpoints), candidate, run_id="run-1")
+
+    assert considered.decision.ruling is Ruling.PROMOTE, considered.decision
+    assert considered.refusal() is None
+    evaluation = considered.evaluation
+    figures = {one.role: one for one in evaluation.figures}
+    assert set(figures) == {Role.CANDIDATE, Role.INCUMBENT, Role.BASELINE}
+    assert figures[Role.CANDIDATE].error_rate.mean == 0.0
+    assert figures[Role.INCUMBENT].error_rate.mean == 1.0, "the untrained base model stands in for the incumbent"
+    assert figures[Role.CANDIDATE].pnl is not None
+    assert figures[Role.CANDIDATE].pnl.mean > 0
+    assert figures[Role.BASELINE].pnl is not None
+    assert {window.window_id for window in evaluation.windows} == set(WINDOWS)
+    assert evaluation.best is not None
+    assert "offline judge" in evaluation.best.replies[0].explanation
+    assert await latest_evaluation(played, "hindsight", 2) == evaluation
+    row = await played.pool.fetchrow("SELECT ruling, reasons, run_id FROM hindsight.evaluations")
+    assert row is not None
+    assert (row["ruling"], row["run_id"]) == ("promote", "run-1")
+    now = await serving(played, "hindsight")
+    assert now == considered.promotion
+    assert now is not None
+    assert (now.base_url, now.served_model) == (checkpoints.base_url, candidate.location)
+
+
+async def test_a_worse_checkpoint_is_refused_and_the_agents_keep_what_they_have(
+    played: Database, checkpoints: CheckpointServer, tmp_path: Path
+) -> None:
+    settings = _settings(tmp_path, checkpoints)
+    await consider(played, settings, await find_checkpoint(played, "hindsight", 2), run_id=None)
+    considered = await consider(played, settings, await find_checkpoint(played, "hindsight", 1), run_id=None)
+
+    assert considered.decision.ruling is Ruling.REFUSE
+    assert {one.role for one in considered.evaluation.figures} == set(Role), "now there is a base beside it"
+    refusal = considered.refusal()
+    assert refusal is not None
+    assert refusal.exit_code == 5
+    assert "hindsight@step1 is not promoted (refused)" in str(refusal)
+    now = await serving(played, "hindsight")
+    assert now is not None
+    assert now.checkpoint.step == 2
+    assert len(await history(played, "hindsight")) == 1
+
+
+async def test_no_promote_evaluates_and_leaves_it_at_that(
+    played: Database, checkpoints: CheckpointServer, tmp_path: Path
+) -> None:
+    settings = _settings(tmp_path, checkpoints, promote=False)
+    considered = await consider(played, settings, await find_checkpoint(played, "hindsight", 2), run_id=None)
+    assert considered.decision.ruling is Ruling.PROMOTE
+    assert considered.promotion is None
+    assert await serving(played, "hindsight") is None
+
+
+async def test_only_held_out_windows_are_read_the_newest_first_and_none_that_was_trained(
+    played: Database, checkpoints: CheckpointServer, tmp_path: Path
+) -> None:
+    settings = _settings(tmp_path, checkpoints, eval_windows=5)
+    now = await clock(played, settings)
+    assert now >= end_of(WINDOWS[-1], 1)
+    read = [checked.window.window_id for checked in await held_out_windows(played, settings, now=now)]
+    assert read == WINDOWS[-5:]
+
+    assert await leaked_windows(played, settings.held_out_share) == set()
+    await insert_checkpoint(played, 3, windows=[WINDOWS[-1]])
+    assert await leaked_windows(played, settings.held_out_share) == {WINDOWS[-1]}
+    read = [checked.window.window_id for checked in await held_out_windows(played, settings, now=now)]
+    assert read == WINDOWS[-6:-1]
+
+
+async def test_a_database_without_held_out_windows_is_too_little(
+    database: Database, checkpoints: CheckpointServer, tmp_path: Path
+) -> None:
+    point = await insert_checkpoint(database, 1)
+    with pytest.raises(NotEnoughData, match="no usable held-out window"):
+        await evaluate(database, _settings(tmp_path, checkpoints), point, None, run_id=None)
+
+
+# The commands
+
+
+def _flags(url: str, home: Path) -> list[str]:
+    return ["--database-url", url, "--home", str(home)]
+
+
+async def _run(main: Any, *arguments: str) -> int:
+    """A command in a thread of its own, as it has its own event loop."""
+    return int(await asyncio.to_thread(main, list(arguments)))
+
+
+async def test_the_commands_evaluate_promote_list_and_roll_back(
+    played: Database,
+    database_url: str,
+    checkpoints: CheckpointServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_API_KEY", "a-key-for-tests")
+    monkeypatch.setenv("WANDB_TRAINING_BASE_URL", checkpoints.base_url)
+    flags = _flags(database_url, tmp_path)
+
+    assert await _run(promote_command.main, "2", *flags) == 3
+    assert "run `evaluate.py 2` first" in capfd.readouterr().err
+
+    assert await _run(evaluate_command.main, "2", *flags, "--json", "--eval-samples", "2") == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["ruling"] == "promote"
+    assert told["evaluation"]["candidate"]["step"] == 2
+
+    assert await _run(promote_command.main, "2", *flags) == 0
+    out = capfd.readouterr().out
+    assert "All agents use hindsight@step2." in out
+    assert checkpoints.base_url in out
+    assert "wandb-artifact:///team/game/hindsight:step2" in out
+
+    assert await _run(evaluate_command.main, "1", *flags, "--eval-samples", "2") == 0
+    out = capfd.readouterr().out
+    assert "Gate: refuse" in out
+    assert "script that follows the news" in out
+    assert await _run(promote_command.main, "1", *flags) == 5
+    assert "is not promoted (refuse)" in capfd.readouterr().err
+    assert await _run(promote_command.main, "1", *flags, "--force") == 2
+    assert "--force needs --reason" in capfd.readouterr().err
+    assert await _run(promote_command.main, "1", *flags, "--force", "--reason", "an experiment") == 0
+    capfd.readouterr()
+
+    assert await _run(promote_command.main, "--rollback", "2", *flags, "--reason", "as expected", "--json") == 0
+    back = json.loads(capfd.readouterr().out)
+    assert (back["checkpoint"]["step"], back["kind"], back["reason"]) == (2, "rollback", "as expected")
+    forced = [past for past in await history(played, "hindsight") if past.forced]
+    assert [(past.checkpoint.step, past.reason, past.outcome) for past in forced] == [
+        (1, "an experiment", "as expected")
+    ]
+
+    assert await _run(promote_command.main, "--list", *flags) == 0
+    listed = capfd.readouterr().out
+    assert "serving" in listed
+    assert "rolled_back" in listed
+    assert await _run(promote_command.main, "--list", *flags, "--json") == 0
+    shown = json.loads(capfd.readouterr().out)["checkpoints"]
+    assert [(one["checkpoint"]["step"], one["state"]) for one in shown] == [(2, "serving"), (1, "rolled_back")]
+
+    assert await _run(promote_command.main, "--rollback", "--list", *flags) == 2
+    assert await _run(promote_command.main, "--finish", *flags) == 2
+    assert await _run(promote_command.main, "nonsense", *flags) == 2
+    assert "nonsense" in capfd.readouterr().err

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def shared_tiny_model(factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, built once for all workers and all later runs on this machine. Only to be read."""
+    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    target = factory.getbasetemp().parent.parent / f"hindsight-tiny-model-{recipe}"
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            tiny_model_directory(factory.mktemp("tiny")).rename(target)
+    return target
 
 
 def tiny_model_directory(path: Path, *, seed: int = 0) -> Path:

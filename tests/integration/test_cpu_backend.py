@@ -16,7 +16,7 @@ from data_bridge.art_converter import ScoreRequest
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
 from tests.builders_training import good_and_bad_batch, judged, make_batch, make_settings, replying
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from trainer.backends.cpu import CpuBackend
 from trainer.backends.cpu_checkpoint import CheckpointStore, StoredStep
 from trainer.types import Batch, StepResult
@@ -24,7 +24,7 @@ from trainer.types import Batch, StepResult
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model_directory(tmp_path_factory.mktemp("tiny"))
+    return shared_tiny_model(tmp_path_factory)
 
 
 async def receipt(_: str) -> None:

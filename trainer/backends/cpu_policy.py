@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
+from trainer.backends.cpu_lora import fuse
 from trainer.inference.loading import end_tokens, load_base, load_tokenizer, prompt_tokens
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ class Policy:
         self.tokenizer = load_tokenizer(base)
         model = load_base(base, attention=_ATTENTION)
         self.context = int(model.config.max_position_embeddings)
+        self._heads_per_key = model.config.num_attention_heads // model.config.num_key_value_heads
         self._end = min(end_tokens(model, self.tokenizer) & {self.tokenizer.eos_token_id} or {2})
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self._model = get_peft_model(
                 model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
             )
+        fuse(self._model)
         self._causal = self._model.get_base_model()
         self._fresh = {name: value.detach().clone() for name, value in self._trained()}
         self.optimizer = self._new_optimizer(learning_rate)
@@ -150,7 +153,10 @@ class Policy:
             self._causal.train()
         try:
             output = self._causal.base_model(
-                input_ids=tokens, position_ids=positions, attention_mask=mask, use_cache=False
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=mask.repeat(1, 1, self._heads_per_key, 1),
+                use_cache=False,
             )
         finally:
             if recompute:
@@ -212,10 +218,12 @@ def visibility(group_ids: Tensor, parent_ids: Tensor) -> Tensor:
 def _packed_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, *, scaling: float, **_: Any
 ) -> tuple[Tensor, None]:
-    """Grouped heads side by side on one key head, so that keys and values are not copied for each of them."""
+    """Grouped heads side by side on one key head, so that keys and values are not copied for each of them.
+
+    ``attention_mask`` is already repeated for the heads of a group.
+    """
     rows, heads, tokens, size = query.shape
     key_heads = key.shape[1]
-    mask = attention_mask.repeat(1, 1, heads // key_heads, 1)
     grouped = query.reshape(rows, key_heads, heads // key_heads * tokens, size)
-    attended = scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
+    attended = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
     return attended.reshape(rows, heads, tokens, size).transpose(1, 2), None

@@ -51,7 +51,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 class Section(BaseModel):
     """Base of every settings class. The docstring's first line is its title in ``--help``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
 
 def setting(

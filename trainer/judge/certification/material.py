@@ -34,9 +34,9 @@ class Material:
     skill: dict[str, float]
 
 
-async def simulated(groups: int, agents: int, seed: int) -> Material:
+async def simulated(groups: int, agents: int, seed: int, luck: float = LUCK) -> Material:
     """Hours in which scripted agents of every skill decide on the same news."""
-    market = Market(seed=seed, luck=LUCK, stage="one", decisions=1)
+    market = Market(seed=seed, luck=luck, stage="one", decisions=1)
     cast = scripted_cast(agents, seed)
     windows = windows_from(FIRST_WINDOW, groups)
     played = [_group(hour) async for hour in Player(market, cast).play(windows)]

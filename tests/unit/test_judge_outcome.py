@@ -1,0 +1,116 @@
+"""The offline judge: invalid lowest, luck and skill by rank, and planted skill found only where there is some."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import fmean
+
+import pytest
+
+from data_bridge.models import MarketOutcomes, StockOutcome
+from data_bridge.quality import Reason
+from tests.builders import make_outcomes, make_step, make_trajectory
+from tests.builders_judge import agent, make_group
+from trainer.judge.certification.material import simulated
+from trainer.judge.open import describe
+from trainer.judge.outcome import Assessment, OutcomeJudge, assess, scores
+from trainer.statistics import spearman
+from trainer.types import Group, JudgedGroup, JudgeFailure
+
+
+async def judged(group: Group) -> dict[str, float]:
+    result = await OutcomeJudge().judge(group)
+    assert isinstance(result, JudgedGroup)
+    return {verdict.trajectory_id: verdict.score for verdict in result.verdicts}
+
+
+async def test_more_profit_in_the_window_scores_higher() -> None:
+    assert await judged(make_group(-100, 0, 100)) == {
+        "trajectory-1": 0.25,
+        "trajectory-2": pytest.approx(0.625),
+        "trajectory-3": 1.0,
+    }
+
+
+async def test_an_invalid_action_scores_lowest_and_a_lost_trade_higher() -> None:
+    invalid = agent(1, pnl=0, success=False, error="no such ticker")
+    lost = agent(2, pnl=-500)
+    group = Group("group", "2026-11-02T10:00", (invalid, lost), make_outcomes())
+    found = await judged(group)
+    assert found["trajectory-1"] == 0
+    assert found["trajectory-2"] == pytest.approx(0.625)
+
+
+async def test_lifetime_profit_counts_for_nothing() -> None:
+    rich = make_trajectory("rich", steps=[make_step(0, pnl=90_000.0)], lifetime_pnl=90_001.0)
+    poor = make_trajectory("poor", steps=[make_step(0, pnl=-400.0)], lifetime_pnl=-300.0)
+    found = await judged(Group("group", "2026-11-02T10:00", (rich, poor), make_outcomes()))
+    assert found[poor.trajectory_id] > found[rich.trajectory_id]
+
+
+async def test_equal_results_score_equally_so_that_the_group_has_no_signal() -> None:
+    assert set((await judged(make_group(10, 10, 10))).values()) == {0.625}
+
+
+def test_of_equal_profits_the_smaller_risk_scores_higher() -> None:
+    careful, daring = Assessment(1.0, 0.01, at_risk=0.01), Assessment(1.0, 0.01, at_risk=0.10)
+    assert scores([careful, daring]) == [1.0, 0.25]
+
+
+def test_some_invalid_decisions_cost_their_share() -> None:
+    half, whole = Assessment(0.5, 0.01, 0.0), Assessment(1.0, 0.01, 0.0)
+    assert scores([half, whole]) == [pytest.approx(0.3125), pytest.approx(0.625)]
+
+
+def test_profit_is_relative_to_the_markets_move_and_the_balance() -> None:
+    found = assess(agent(1, pnl=100), make_outcomes())
+    assert found is not None
+    assert found.excess == pytest.approx(0.0)
+    assert found.at_risk == pytest.approx(10 / 1000 * 0.10)
+
+
+async def test_profit_that_is_in_no_book_is_read_off_the_prices() -> None:
+    bought = make_trajectory("bought", steps=[make_step(0, pnl=None)])
+    found = assess(bought, make_outcomes())
+    assert found is not None
+    assert found.excess == pytest.approx(10 / 1000 * 0.10 - 0.10)
+
+
+async def test_a_group_with_unknowable_profit_is_a_failure_never_a_guess() -> None:
+    unknown = make_trajectory("unknown", steps=[make_step(0, pnl=None)])
+    elsewhere = MarketOutcomes(stocks=(StockOutcome("OTHER", 1.0, 2.0, 100.0),))
+    result = await OutcomeJudge().judge(Group("group", "2026-11-02T10:00", (unknown, agent(2, pnl=1)), elsewhere))
+    assert isinstance(result, JudgeFailure)
+    assert result.reason is Reason.NO_PNL
+
+
+async def test_it_says_that_it_is_not_an_llm() -> None:
+    result = await OutcomeJudge().judge(make_group())
+    assert isinstance(result, JudgedGroup)
+    assert not result.identity.is_llm
+    assert "not an LLM" in describe(result.identity)
+    assert all("not an LLM" in verdict.explanation for verdict in result.verdicts)
+
+
+async def skill_found(luck: float, agents: int, seed: int, windows: int = 100) -> float:
+    """Rank correlation between the planted skill of the agents and their mean scores."""
+    material = await simulated(windows, agents, seed, luck)
+    heard: dict[str, list[float]] = defaultdict(list)
+    for group in material.groups:
+        by_trajectory = await judged(group)
+        for trajectory in group.trajectories:
+            heard[trajectory.agent_id].append(by_trajectory[trajectory.trajectory_id])
+    agent_ids = sorted(heard)
+    found = spearman([material.skill[name] for name in agent_ids], [fmean(heard[name]) for name in agent_ids])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+async def test_it_ranks_planted_skill_over_a_hundred_windows(seed: int) -> None:
+    assert await skill_found(luck=0.2, agents=8, seed=seed) >= 0.8
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+async def test_it_finds_nothing_where_there_is_only_luck(seed: int) -> None:
+    assert abs(await skill_found(luck=1.0, agents=30, seed=seed)) < 0.36  # two-sided 5 % for 30 agents

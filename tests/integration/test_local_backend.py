@@ -17,7 +17,7 @@ from data_bridge.errors import BackendError, ConfigurationError
 from tests.builders_art import judged_batch, prepared_batch
 from tests.fakes import unsloth_service
 from tests.fakes.unsloth_service import UnslothService, write_adapter
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from trainer.backends import local
 from trainer.backends.adapter_files import is_whole
 from trainer.backends.local import LocalBackend
@@ -26,7 +26,7 @@ from trainer.config import TrainSettings
 
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model_directory(tmp_path_factory.mktemp("tiny") / "model")
+    return shared_tiny_model(tmp_path_factory)
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
 
 from tests.builders_art import judged_batch
 from tests.fakes.wandb_server import wandb_server
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from trainer.backends.choose import choose_backend, open_backend
 from trainer.backends.serving import serving
 from trainer.config import TrainSettings
@@ -18,8 +19,8 @@ async def ignore(receipt: str) -> None:
     """Stands in for a ledger."""
 
 
-async def test_the_cpu_backend_comes_opened(tmp_path: Path) -> None:
-    base_model = str(tiny_model_directory(tmp_path / "model"))
+async def test_the_cpu_backend_comes_opened(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    base_model = str(shared_tiny_model(tmp_path_factory))
     settings = TrainSettings(home=tmp_path / "home", base_model=base_model, backend="cpu", threads=1)
     async with open_backend(settings) as backend:
         assert (backend.name, await backend.current_step()) == ("cpu", 0)

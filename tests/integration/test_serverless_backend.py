@@ -23,7 +23,7 @@ from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.quality import Reason
 from tests.builders_art import judged_batch, prepared_batch
 from tests.fakes.wandb_server import DROP, DROP_AFTER, Fault, WandbServer, wandb_server
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from trainer.backends.art_import import import_art
 from trainer.backends.follow import Pace
 from trainer.backends.receipt import Receipt
@@ -148,9 +148,9 @@ async def test_logged_tokens_and_log_probabilities_are_sent_as_they_are(server: 
 
 
 async def test_a_log_of_mere_text_is_tokenised_here_and_scored_by_the_server(
-    server: WandbServer, tmp_path: Path
+    server: WandbServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    base_model = str(tiny_model_directory(tmp_path / "model"))
+    base_model = str(shared_tiny_model(tmp_path_factory))
     async with opened(server, base_model=base_model) as backend:
         prepared = await backend.prepare(judged_batch(logged_tokens=False))
         assert prepared.exclusions == ()

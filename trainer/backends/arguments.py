@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -80,3 +81,15 @@ def check_trainable(prepared: PreparedBatch) -> None:
                     f"Batch {batch.batch_id} has a reward that is not a number ({trajectory.reward}): "
                     "nothing was sent; judge its groups again."
                 )
+
+
+def check_sendable(prepared: PreparedBatch) -> None:
+    """BackendError if the batch cannot be written as JSON: found out now, a failed sending is a failed sending."""
+    try:
+        for group in prepared.groups:
+            json.dumps(group.model_dump(mode="json"), allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise BackendError(
+            f"Batch {prepared.batch.batch_id} cannot be sent ({error}): one of its trajectories holds a value "
+            "that JSON has no form for; nothing was sent."
+        ) from error

@@ -16,7 +16,6 @@ trainer away from the model.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -25,7 +24,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import BackendError, ConfigurationError
-from trainer.backends.arguments import base_model_of, check_trainable, serverless_arguments
+from trainer.backends.arguments import base_model_of, check_sendable, check_trainable, serverless_arguments
 from trainer.backends.art_import import import_art
 from trainer.backends.base import PreparedBatch, Submitted
 from trainer.backends.deferred_scoring import TokenisingScorer, needs_scoring, prepare_deferred
@@ -132,7 +131,7 @@ class ServerlessBackend:
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         check_trainable(prepared)
-        _check_sendable(prepared)
+        check_sendable(prepared)
         receipt = await self._submit(prepared, on_submitted)
         outcome = await self._outcome(receipt)
         if isinstance(outcome, _Untrained):
@@ -272,18 +271,6 @@ class ServerlessBackend:
         if self._remote is None or self._model is None:
             raise BackendError("The serverless backend was used before it was opened; this is a bug, please report it.")
         return self._remote, self._model
-
-
-def _check_sendable(prepared: PreparedBatch) -> None:
-    """BackendError if the batch cannot be written as JSON: found out now, a failed sending is a failed sending."""
-    try:
-        for group in prepared.groups:
-            json.dumps(group.model_dump(mode="json"), allow_nan=False)
-    except (ValueError, TypeError) as error:
-        raise BackendError(
-            f"Batch {prepared.batch.batch_id} cannot be sent ({error}): one of its trajectories holds a value "
-            "that JSON has no form for; nothing was sent."
-        ) from error
 
 
 def _experimental_config(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import CheckedWindow, Reason, Rules, check
 from data_bridge.window_ids import end_of, window_of
 from tests.fakes.policy_server import PolicyServer
+from tests.tiny_model import shared_tiny_model
 from trainer.cli.spawn_test_agents import main
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
@@ -234,8 +236,6 @@ async def test_an_endpoint_decides_with_its_key_and_its_tokens_are_kept(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import asyncio
-
     monkeypatch.setenv("POLICY_API_KEY", "policy-key-1234")
     argv = ["--database-url", database_url, "--home", str(tmp_path), "--start", WINDOWS[0], "--windows", "2"]
     with PolicyServer("SELL $COIN 20%") as server:
@@ -276,18 +276,13 @@ def test_an_endpoint_that_refuses_is_one_sentence(
     assert "check the URL, the key and the model's name" in capsys.readouterr().err
 
 
-@pytest.mark.model
-async def test_the_embedded_model_plays_with_its_tokens_and_their_log_probabilities(
-    database: Database, database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import asyncio
-
-    argv = ["--database-url", database_url, "--home", str(tmp_path), "--start", WINDOWS[0], "--windows", "2"]
-    argv += ["--policy", "embedded", "--agents", "4", "--json"]
+async def _plays_with_tokens(argv: list[str], database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*argv, "--start", WINDOWS[0], "--windows", "2", "--policy", "embedded", "--agents", "4", "--json"]
     code, report, _ = await asyncio.to_thread(run, argv, capsys)
     assert code == 0
     assert report["trajectories"] == 8
     for window in await read(database, WINDOWS[:2]):
+        assert len(window.usable) == 4
         for trajectory in window.usable:
             [call] = trajectory.llm_calls
             assert call.model == "hindsight@step0"
@@ -296,3 +291,22 @@ async def test_the_embedded_model_plays_with_its_tokens_and_their_log_probabilit
             assert len(call.completion_token_ids) == len(call.completion_logprobs) <= 12
             assert all(logprob <= 0 for logprob in call.completion_logprobs)
             assert call.logprobs_temperature == 1.0
+
+
+async def test_a_model_on_this_machine_plays_with_its_tokens_and_their_log_probabilities(
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tiny = str(shared_tiny_model(tmp_path_factory))
+    argv = ["--database-url", database_url, "--home", str(tmp_path), "--base-model", tiny, "--threads", "1"]
+    await _plays_with_tokens(argv, database, capsys)
+
+
+@pytest.mark.model
+async def test_the_embedded_model_plays_with_its_tokens_and_their_log_probabilities(
+    database: Database, database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await _plays_with_tokens(["--database-url", database_url, "--home", str(tmp_path)], database, capsys)

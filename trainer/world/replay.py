@@ -6,11 +6,10 @@ decisions of the same hours. A replayed reply moves no prices: they are those of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data_bridge.models import AgentTrajectory, ChatMessage
-from trainer.world.actions import Decision, parse
+from trainer.world.actions import Decision
 from trainer.world.books import Book, instrument
 from trainer.world.exchange import Tape, fill_price, marks
 from trainer.world.guard import DEFAULT_LIMITS, Limits
@@ -81,8 +80,8 @@ def decision_points(window: SimulatedWindow, trajectory: AgentTrajectory | None 
         gain = book.gain(marks(quotes))
         messages = tuple(messages_for(seen, window.market.stage))
         points.append(DecisionPoint(window.window_id, step, messages, seen, book, gain, window.tape, window.limits))
-        if trajectory is not None and step < len(trajectory.steps):
-            book = _taken(book, points[-1], trajectory.steps[step].llm_calls[-1].response)
+        if trajectory is not None and step < len(trajectory.steps) and (calls := trajectory.steps[step].llm_calls):
+            book = _taken(book, points[-1], calls[-1].response)
     return points
 
 
@@ -99,18 +98,6 @@ def score_reply(point: DecisionPoint, reply: str) -> ReplayScore:
     return ReplayScore(decision, True, False, position.gain(point.tape.settlement[instrument(decision)]), None)
 
 
-def score_replies(point: DecisionPoint, replies: Sequence[str]) -> list[ReplayScore]:
-    return [score_reply(point, reply) for reply in replies]
-
-
-def best_reply(point: DecisionPoint) -> str:
-    """The offer that would have made most: the ceiling for any policy at this point, known only afterwards."""
-    from trainer.world.policies import sized
-
-    offers = [str(sized(offer, point.limits)) for offer in point.seen.offers]
-    return max(offers, key=lambda reply: score_reply(point, reply).pnl)
-
-
 def _taken(book: Book, point: DecisionPoint, reply: str) -> Book:
     decision, error = judge_reply(reply, point.seen, point.book, point.gain, point.limits)
     if error is not None or decision is None:
@@ -118,8 +105,3 @@ def _taken(book: Book, point: DecisionPoint, reply: str) -> Book:
     if not decision.market:
         return book
     return book.filled(decision, fill_price(decision, point.tape.fills[point.step]))
-
-
-def is_readable(reply: str) -> bool:
-    """Whether ``reply`` has the form of an action at all."""
-    return isinstance(parse(reply), Decision)

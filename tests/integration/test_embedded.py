@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import asyncpg
@@ -82,6 +83,19 @@ def test_a_killed_user_takes_nothing_down_and_is_not_counted(server_folder: Path
     assert is_running(server_folder)
     assert living.communicate("\n")[0].strip() == "True"
     assert not is_running(server_folder)
+
+
+def test_a_server_whose_only_user_was_killed_stops(server_folder: Path) -> None:
+    user = start_user(server_folder)
+    ready(user)
+    user.send_signal(signal.SIGKILL)
+    user.wait()
+    deadline = time.monotonic() + 20
+    while is_running(server_folder):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with EmbeddedServer(server_folder, options=FAST) as server:
+        assert asyncio.run(query(server.url(), "SELECT count(*) FROM visits")) == 1
 
 
 def test_a_killed_server_comes_back_with_its_data(server_folder: Path) -> None:

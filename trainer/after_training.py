@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from data_bridge.errors import NotEnoughData, PromotionRefused
+from trainer.release import Considered, consider
+from trainer.report.facts import gather
+from trainer.report.page import write
 from trainer.session import Session
 from trainer.training_run import TrainingRun
 from trainer.types import Checkpoint
@@ -13,12 +17,40 @@ from trainer.types import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class AfterTraining:
-    """What the command adds to its summary, and the code it ends with."""
+    """What came of the checkpoint, and where it can be read."""
 
-    exit_code: int = 0
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    considered: Considered | None
+    refusal: PromotionRefused | None
+    """What the command ends with if the agents did not get the checkpoint."""
+    report: Path
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.refusal is None else self.refusal.exit_code
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"report": str(self.report), "promoted": False}
+        if self.considered is not None:
+            promotion, decision = self.considered.promotion, self.considered.decision
+            told |= {"ruling": decision.ruling.value, "reasons": list(decision.reasons)}
+            told["gain"] = self.considered.evaluation.score_difference.mean
+            if promotion is not None:
+                told |= {"promoted": True, "served_model": promotion.served_model, "base_url": promotion.base_url}
+        return told
 
 
 async def after_training(session: Session, run: TrainingRun, before: Checkpoint) -> AfterTraining:
     """Compare the newest checkpoint with the one that the agents use; ``before`` is where this run began."""
-    return AfterTraining()
+    candidate = session.backend.checkpoint(await session.backend.current_step())
+    considered: Considered | None = None
+    refusal: PromotionRefused | None = None
+    if candidate.step != before.step:
+        session.view.say(f"evaluating {candidate.name} on held-out windows")
+        try:
+            considered = await consider(session.database, session.settings, candidate, run_id=run.run_id)
+            refusal = considered.refusal()
+        except NotEnoughData as error:
+            refusal = PromotionRefused(f"{candidate.name} is trained and not promoted: {error}")
+    report = write(await gather(session.database, run.run_id), run.folder.path / "report.html")
+    return AfterTraining(considered, refusal, report.resolve())

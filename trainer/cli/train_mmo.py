@@ -12,6 +12,7 @@ from trainer.config import TrainSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
+    from trainer.after_training import AfterTraining
     from trainer.backends.choose import Choice
     from trainer.log_training import LogPlan
     from trainer.progress import View
@@ -53,6 +54,7 @@ async def work(settings: TrainSettings) -> int:
             view.say(f"Database: {database.label}.")
             view.say(f"Backend: {choice}.")
             view.say(describe(identity_of(settings)))
+            await _heed_certificate(settings, database, view)
             if settings.dry_run:
                 return await _dry_run(settings, database, simulated)
             return await _train(settings, database, choice, view, simulated)
@@ -71,6 +73,30 @@ def _check_settings(settings: TrainSettings) -> None:
     parse_thresholds(settings.stop_on)
     if identity_of(settings).is_llm:
         judge_key(settings)
+
+
+async def _heed_certificate(settings: TrainSettings, database: Database, view: View) -> None:
+    """Warn of a judge that was not found fit; with ``--require-certified`` refuse it."""
+    from data_bridge.errors import ConfigurationError
+    from trainer.judge.certification.certificates import find
+    from trainer.judge.open import identity_of
+
+    identity = identity_of(settings)
+    known = await database.pool.fetchval("SELECT to_regclass('hindsight.certificates') IS NOT NULL")
+    certificate = await find(database, identity) if known else None
+    if certificate is not None and certificate.passed:
+        view.say(f"The judge {identity.judge} passed its certification of {certificate.created_at:%Y-%m-%d}.")
+        return
+    if certificate is None:
+        fault = "has no certificate"
+    else:
+        fault = "failed its certification on " + ", ".join(line.name for line in certificate.lines if not line.passed)
+    if settings.require_certified:
+        raise ConfigurationError(
+            f"--require-certified: the judge {identity.judge} {fault}; run scripts/certify_judge.py, or choose another."
+        )
+    if identity.is_llm:
+        view.say(f"warning: the judge {identity.judge} {fault}; scripts/certify_judge.py examines it.")
 
 
 async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
@@ -95,7 +121,7 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
     from trainer.log_training import plan_log, train_on_log
     from trainer.model_lock import hold
     from trainer.session import Session
-    from trainer.settle import settle_unfinished
+    from trainer.settle import forget_lost_steps, settle_unfinished
     from trainer.shutdown import stop_on_signal
 
     await check_writable(database)
@@ -106,9 +132,10 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
             # Too little data is found out before the model is loaded, unless a batch has to be settled first.
             plan = None if simulated or unsettled else await plan_log(settings, database, ledger)
             async with open_backend(settings) as backend:
-                settled = await settle_unfinished(ledger, lock, backend)
-                if settled is not None:
-                    view.say(settled)
+                for mend in (settle_unfinished, forget_lost_steps):
+                    if (sentence := await mend(ledger, lock, backend)) is not None:
+                        view.say(sentence)
+                        plan = None  # there is more, or less, to train than was seen
                 session = Session(settings, database, ledger, lock, backend, choice.base_model, view, stop)
                 before = backend.checkpoint(await backend.current_step())
                 if simulated:
@@ -118,8 +145,10 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
                     _say_plan(session, plan)
                     run = await train_on_log(session, plan)
                 result = await after_training(session, run, before)
-    _show_run(settings, run, result.summary)
-    return result.exit_code
+    _show_run(settings, run, result)
+    if result.refusal is not None:
+        raise result.refusal
+    return 0
 
 
 def _say_plan(session: Session, plan: LogPlan) -> None:
@@ -157,9 +186,9 @@ def _show(settings: TrainSettings, values: Mapping[str, Any], closing: str) -> N
     print(closing)
 
 
-def _show_run(settings: TrainSettings, run: TrainingRun, evaluation: Mapping[str, Any]) -> None:
-    summary = {"run": run.run_id, **run.summary, **evaluation}
+def _show_run(settings: TrainSettings, run: TrainingRun, after: AfterTraining) -> None:
     if settings.json_output:
+        summary = {"run": run.run_id, **run.summary, **after.summary}
         print(json.dumps(summary, default=str))
         return
     progress = run.progress
@@ -170,7 +199,17 @@ def _show_run(settings: TrainSettings, run: TrainingRun, evaluation: Mapping[str
     )
     if run.summary.get("left_out"):
         print(f"Left out: {_shown(run.summary['left_out'])}.")
-    print(f"Folder: {run.folder.path}")
+    if after.considered is not None:
+        from trainer.cli.evaluate import show_evaluation
+
+        print()
+        show_evaluation(after.considered.evaluation, after.considered.decision)
+        promotion = after.considered.promotion
+        if promotion is not None:
+            print(f"Promoted: agents reach {promotion.served_model} at {promotion.base_url} (`scripts/serve.py`).")
+        elif after.refusal is None:
+            print("Not promoted: --no-promote.")
+    print(f"Report: {after.report}")
     sys.stdout.flush()
 
 

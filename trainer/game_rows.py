@@ -107,3 +107,16 @@ async def mark_trained(connection: Any, record: BatchRecord, result: StepResult)
         json.dumps(rewards),
         result.metrics.get("loss"),
     )
+
+
+async def unmark_trained(connection: Any, batch_id: str) -> None:
+    """In the caller's transaction: the batch's checkpoint was lost, so its trajectories were not used after all."""
+    await connection.execute(
+        'UPDATE trajectories SET "usedInTraining" = false, "trainedInBatch" = NULL,'
+        ' "updatedAt" = now() AT TIME ZONE \'UTC\' WHERE "trainedInBatch" = $1',
+        batch_id,
+    )
+    await connection.execute(
+        'UPDATE training_batches SET "status" = \'failed\', "error" = \'its checkpoint was lost\' WHERE "batchId" = $1',
+        batch_id,
+    )

@@ -28,6 +28,8 @@ class BatchState(StrEnum):
     """Its checkpoint is durable and the books are written."""
     FAILED = "failed"
     """The backend never took it, or says that it failed; its trajectories are free again."""
+    LOST = "lost"
+    """It was trained, but its checkpoint was damaged or deleted since; its trajectories are free again."""
 
 
 class WindowState(StrEnum):
@@ -50,8 +52,9 @@ BATCH_TRANSITIONS: Mapping[BatchState, frozenset[BatchState]] = {
     BatchState.PREPARED: frozenset({BatchState.SUBMITTED, BatchState.TRAINED, BatchState.FAILED}),
     # submitted → submitted: a newer receipt
     BatchState.SUBMITTED: frozenset({BatchState.SUBMITTED, BatchState.TRAINED, BatchState.FAILED}),
-    BatchState.TRAINED: frozenset(),
+    BatchState.TRAINED: frozenset({BatchState.LOST}),
     BatchState.FAILED: frozenset(),
+    BatchState.LOST: frozenset(),
 }
 
 WINDOW_TRANSITIONS: Mapping[WindowState, frozenset[WindowState]] = {
@@ -59,7 +62,8 @@ WINDOW_TRANSITIONS: Mapping[WindowState, frozenset[WindowState]] = {
     WindowState.PLANNED: frozenset({WindowState.JUDGED, WindowState.TRAINED, WindowState.LEFT_OUT}),
     WindowState.JUDGED: frozenset({WindowState.JUDGED, WindowState.TRAINED, WindowState.LEFT_OUT}),
     WindowState.LEFT_OUT: frozenset({WindowState.JUDGED, WindowState.TRAINED, WindowState.LEFT_OUT}),
-    WindowState.TRAINED: frozenset({WindowState.TRAINED}),
+    # trained → planned: its checkpoint was lost
+    WindowState.TRAINED: frozenset({WindowState.TRAINED, WindowState.PLANNED}),
 }
 
 FINAL_REASONS = (Reason.NO_SPREAD, Reason.NOT_SELECTED, Reason.NO_COMPARABLE_PEER)

@@ -164,6 +164,11 @@ async def test_batches_move_only_along_the_table(
                 await ledger.batch_trained(lock, record, RESULT, {})
             case BatchState.FAILED:
                 await ledger.batch_failed(lock, record.batch_id, "no")
+            case BatchState.LOST:
+                await database.pool.execute(
+                    "INSERT INTO hindsight.checkpoints VALUES ('hindsight', 1, 'run-1', 'batch-1', 'tiny', 'fake', '/')"
+                )
+                await ledger.steps_lost(lock, 0)
 
     if target in BATCH_TRANSITIONS[source]:
         await move()
@@ -211,3 +216,21 @@ async def test_exclusions_are_counted_and_the_last_reason_holds(ledger: Ledger) 
     await ledger.exclude("run-1", [Exclusion("t1", "a", WINDOW, Reason.JUDGE_UNAVAILABLE)])
     await ledger.exclude("run-1", [Exclusion("t1", "a", WINDOW, Reason.NO_SPREAD)])
     assert await ledger.exclusion_counts("run-1") == {"dropout": 1, "no_spread": 1}
+
+
+async def test_what_a_lost_checkpoint_had_learnt_can_be_trained_again(
+    database: Database, ledger: Ledger, lock: ModelLock
+) -> None:
+    ids = await insert_window(database.pool, agents=3)
+    await start(ledger, *ids)
+    await ledger.batch_prepared(lock, make_record(ids))
+    await ledger.batch_trained(lock, make_record(ids), RESULT, {})
+
+    assert await ledger.steps_lost(lock, 0) == [1]
+
+    assert await ledger.newest_checkpoint("hindsight") is None
+    assert await database.pool.fetchval('SELECT bool_or("usedInTraining") FROM trajectories') is False
+    assert await ledger.trained_ids("hindsight", [WINDOW]) == set()
+    assert len(await ledger.open_windows("run-1")) == 1
+    await ledger.batch_prepared(lock, make_record(ids, batch_id="batch-2", number=2))
+    await ledger.batch_trained(lock, make_record(ids, batch_id="batch-2", number=2), RESULT, {})

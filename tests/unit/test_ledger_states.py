@@ -26,8 +26,9 @@ def test_every_state_has_its_row(states: type[StrEnum], transitions: Mapping[Str
     assert set(transitions) == set(states)
 
 
-def test_a_batch_that_is_trained_or_failed_never_changes_again() -> None:
-    assert BATCH_TRANSITIONS[BatchState.TRAINED] == BATCH_TRANSITIONS[BatchState.FAILED] == frozenset()
+def test_a_batch_that_is_over_stays_so_unless_its_checkpoint_is_lost() -> None:
+    assert BATCH_TRANSITIONS[BatchState.FAILED] == BATCH_TRANSITIONS[BatchState.LOST] == frozenset()
+    assert BATCH_TRANSITIONS[BatchState.TRAINED] == {BatchState.LOST}
 
 
 def test_a_batch_is_trained_only_once_it_was_prepared() -> None:
@@ -39,5 +40,5 @@ def test_only_a_finished_run_cannot_be_taken_up() -> None:
     assert sources_of(RunState.RUNNING, RUN_TRANSITIONS) == ["failed", "interrupted", "running"]
 
 
-def test_a_trained_window_stays_trained() -> None:
-    assert WINDOW_TRANSITIONS[WindowState.TRAINED] == frozenset({WindowState.TRAINED})
+def test_a_trained_window_is_planned_again_only_when_its_checkpoint_is_lost() -> None:
+    assert WINDOW_TRANSITIONS[WindowState.TRAINED] == {WindowState.TRAINED, WindowState.PLANNED}

@@ -170,7 +170,7 @@ def _reject_unknown_variables(cls: type[Section], seen: Mapping[str, str], known
 def _parser(cls: type[Section], prog: str, description: str, epilog: str) -> _Parser:
     parser = _Parser(
         prog=prog,
-        usage="%(prog)s [options]",
+        usage=" ".join(("%(prog)s [options]", *_positionals(cls))),
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -184,6 +184,11 @@ def _parser(cls: type[Section], prog: str, description: str, epilog: str) -> _Pa
         for name in own:
             _add_argument(group, name, cls.model_fields[name])
     return parser
+
+
+def _positionals(cls: type[Section]) -> list[str]:
+    fields = [(name.upper(), field) for name, field in cls.model_fields.items() if _extra(field, "positional")]
+    return [name if field.is_required() else f"[{name}]" for name, field in fields]
 
 
 def _title(section: type[Section]) -> str:
@@ -202,7 +207,8 @@ def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -
     if choices:
         options["choices"] = choices
     if _extra(field, "positional"):
-        group.add_argument(name, nargs=None if field.is_required() else "?", help=text, **options)
+        nargs = None if field.is_required() else "?"
+        group.add_argument(name, nargs=nargs, help=text, metavar=None if choices else name.upper(), **options)
         return
     shown = _shown_default(field)
     options |= {"dest": name, "help": f"{text} [{variable_of(name, field)}{'; default ' + shown if shown else ''}]"}

@@ -1,0 +1,161 @@
+"""Every command and program in the README is run, in the README's order, on one home with a tiny model.
+
+What costs money is a local endpoint that judges honestly; what would run for ever is started, heard, and stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.judge_server import JudgeServer
+from tests.fakes.judge_server import honest as answering
+from tests.fakes.judges_with_faults import honest
+from tests.tiny_model import tiny_model_directory
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith(("make ", "python "))]
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+FOREVER = {"scripts/schedule_training.py": "Next period", "scripts/serve.py": "Serving hindsight@step"}
+REFUSED_IS_FINE = {"scripts/train_mmo.py --max-cost 5"}
+"""A tiny random model may learn nothing in a step or two; the gate then says so."""
+
+
+@dataclass(slots=True)
+class Desk:
+    """Where the README's reader sits."""
+
+    home: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, command: str, *, extra: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable if word == "python" else word for word in _words(command)]
+        return subprocess.run(
+            words, cwd=ROOT, env=self.environment | (extra or {}), capture_output=True, text=True, timeout=300
+        )
+
+    def start(self, command: str) -> subprocess.Popen[str]:
+        words = [sys.executable if word == "python" else word for word in _words(command)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, cwd=ROOT, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def _words(command: str) -> list[str]:
+    import shlex
+
+    return shlex.split(command)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    home = tmp_path_factory.mktemp("readme")
+    tiny = tiny_model_directory(tmp_path_factory.mktemp("tiny"))
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HINDSIGHT_", "JUDGE_", "WANDB_"))
+    }
+    with JudgeServer(otherwise=answering(honest)) as judge:
+        yield Desk(
+            home,
+            clean
+            | {
+                "HINDSIGHT_HOME": str(home),
+                "HINDSIGHT_BASE_MODEL": str(tiny),
+                "HINDSIGHT_ITERATIONS": "1",
+                "HINDSIGHT_WINDOWS_PER_ITERATION": "12",
+                "HINDSIGHT_GROUPS_PER_STEP": "3",
+                "HINDSIGHT_MIN_SPREAD": "0",
+                "HINDSIGHT_THREADS": "1",
+                "HINDSIGHT_PORT": "0",
+                "JUDGE_MODEL": "honest",
+                "JUDGE_BASE_URL": judge.base_url,
+                "JUDGE_API_KEY": "sk-readme-0123456789",
+                "JUDGE_PRICE": "0.25/2",
+                "BROWSER": "true",
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+
+
+def test_the_readme_names_the_two_commands_and_the_makefile_has_every_target() -> None:
+    assert COMMANDS[0] == "make train"
+    assert "make test" in COMMANDS
+    for command in COMMANDS:
+        if command.startswith("make "):
+            dry = subprocess.run([*command.split(), "-n"], cwd=ROOT, capture_output=True, text=True)
+            assert dry.returncode == 0, dry.stderr
+
+
+def test_every_script_is_named_in_the_readme() -> None:
+    for script in (ROOT / "scripts").glob("[a-z]*.py"):
+        assert f"{script.name}" in README, script.name
+
+
+def test_every_command_of_the_readme_works(desk: Desk) -> None:
+    assert desk.run("python scripts/spawn_test_agents.py --windows 24 --agents 8").returncode == 0
+    for command in COMMANDS:
+        if command.startswith("make "):
+            continue
+        script, _, rest = command.removeprefix("python ").partition(" ")
+        if "promote.py --rollback" in command:
+            _promote_by_hand(desk)
+        if script in FOREVER and not rest:
+            _hear_and_stop(desk, command, FOREVER[script])
+            continue
+        done = desk.run(command)
+        allowed = (0, 5) if f"{script} {rest}" in REFUSED_IS_FINE else (0,)
+        assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        assert "sk-readme-0123456789" not in done.stdout + done.stderr
+
+
+def test_the_program_of_the_readme_records_an_agents_hour(desk: Desk, database_url: str) -> None:
+    [program] = PROGRAMS
+    serving = desk.start("python scripts/serve.py")
+    try:
+        assert serving.stdout is not None
+        address = re.search(r"http://\S+/v1", serving.stdout.readline())
+        assert address is not None
+        program = program.replace("http://127.0.0.1:8808/v1", address[0])
+        script = desk.home / "agent.py"
+        script.write_text(program)
+        environment = {"DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            env=desk.environment | environment,
+            cwd=desk.home,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        shown = desk.run("python scripts/check_windows.py --json --lookback 1d", extra=environment)
+        assert '"trajectories": 1' in shown.stdout or '"trajectories":1' in shown.stdout, shown.stdout + shown.stderr
+    finally:
+        serving.send_signal(signal.SIGINT)
+        serving.wait(30)
+
+
+def _promote_by_hand(desk: Desk) -> None:
+    """Two promotions, so that there is something to roll back to."""
+    for step in (1, 2):
+        done = desk.run(f"python scripts/promote.py hindsight@step{step} --force --reason 'the README is tested'")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _hear_and_stop(desk: Desk, command: str, words: str) -> None:
+    running = desk.start(command)
+    assert running.stdout is not None
+    heard = running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert words in heard, heard + errors
+    assert "Traceback" not in errors

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -30,7 +32,7 @@ from data_bridge.database_faults import explain, is_transient
 from data_bridge.errors import DatabaseError
 from data_bridge.recording import TrajectoryRecording
 from data_bridge.spool import Spool
-from data_bridge.trajectory_rows import TrajectoryRow, insert_trajectories, owns_game_tables
+from data_bridge.trajectory_rows import TrajectoryRow, as_columns, insert_trajectories, owns_game_tables
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ class Recorder:
 
     ``database`` is an open one, or a URL that is opened when it can be: agents may start before Postgres does.
     Processes may share ``spool_dir``; whoever lives delivers what a dead one left. Rows that Postgres refuses for
-    what they contain are kept in ``rejected.jsonl`` there, with the reason.
+    what they contain are kept in ``rejected.jsonl`` there, with the reason, for ``traces.py import``.
     """
 
     def __init__(
@@ -129,7 +131,7 @@ class Recorder:
             await self._delivering  # it has stopped before its time: raises why
 
     async def __aenter__(self) -> Self:
-        self._spool.adopt()
+        self._spool.adopt()  # before our own first row, so that the order is kept
         self._delivering = asyncio.create_task(self._deliver_for_ever(), name="recorder-delivery")
         return self
 
@@ -152,8 +154,12 @@ class Recorder:
         return self._delivering is None or self._delivering.done()
 
     async def _deliver_for_ever(self) -> None:
+        next_look = 0.0
         try:
             while True:
+                if time.monotonic() >= next_look:
+                    self._spool.adopt()
+                    next_look = time.monotonic() + _LOOK_FOR_ORPHANS
                 self._spool.arrived.clear()
                 taken = self._spool.take(_BATCH_ROWS, _BATCH_BYTES)
                 if taken is not None:
@@ -161,15 +167,10 @@ class Recorder:
                     self._spool.done(taken)
                 await self._tell_progress()
                 if taken is None:
-                    await self._wait_for_more()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._spool.arrived.wait(), _LOOK_FOR_ORPHANS)
         finally:
             await self._tell_progress()
-
-    async def _wait_for_more(self) -> None:
-        try:
-            await asyncio.wait_for(self._spool.arrived.wait(), _LOOK_FOR_ORPHANS)
-        except TimeoutError:
-            self._spool.adopt()
 
     async def _tell_progress(self) -> None:
         async with self._progress:
@@ -227,7 +228,11 @@ class Recorder:
         self._fault = fault
 
     def _reject(self, row: TrajectoryRow, reason: str) -> None:
+        """Keep the row as a trace, which can be imported once the reason is gone."""
         self.rejected += 1
         logger.error("trajectory %s was refused: %s", row.trajectory_id, " ".join(reason.split()))
+        line = {"reason": reason, "trajectory": as_columns(row)}
         with (self._spool.folder / "rejected.jsonl").open("ab") as file:
-            file.write(msgspec.json.encode({"reason": reason, "row": row}) + b"\n")
+            file.write(msgspec.json.encode(line) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())

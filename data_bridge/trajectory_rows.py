@@ -153,6 +153,11 @@ async def insert_trajectories(
         return [row for row in missing if row.trajectory_id not in known]
 
 
+def as_columns(row: TrajectoryRow) -> dict[str, Any]:
+    """The row by column name, as it would have been stored."""
+    return dict(zip((name for name, _ in _COLUMNS), _values(row), strict=True))
+
+
 def _values(row: TrajectoryRow) -> tuple[Any, ...]:
     values = [*msgspec.structs.astuple(row)[: len(_COLUMNS) - 1], row.recorded_at]
     return tuple(_naive(value) if isinstance(value, datetime) else value for value in values)

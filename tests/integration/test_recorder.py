@@ -24,6 +24,7 @@ from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.recorder import Recorder
 from data_bridge.recording import TrajectoryRecording
+from data_bridge.traces import import_traces
 from data_bridge.trajectory_rows import TrajectoryRow
 
 OUTAGE_SECONDS = float(os.environ.get("RECORDER_OUTAGE_SECONDS", "2"))
@@ -290,8 +291,18 @@ async def test_a_row_that_postgres_refuses_costs_that_row_and_is_kept(database: 
     assert len(await all_rows(database)) == 3
     assert (recorder.delivered, recorder.rejected) == (3, 1)
     rejected = json.loads((spool / "rejected.jsonl").read_text())
-    assert rejected["row"]["trajectory_id"] == bad
+    assert rejected["trajectory"]["trajectoryId"] == bad
     assert "character varying(100)" in rejected["reason"]
+
+
+async def test_a_refused_row_can_be_imported_when_the_reason_is_gone(database: Database, tmp_path: Path) -> None:
+    await database.pool.execute("ALTER TABLE trajectories ADD CONSTRAINT none CHECK (false)")
+    async with Recorder(database, tmp_path) as recorder:
+        refused = await play(recorder, "agent-1")
+    await database.pool.execute("ALTER TABLE trajectories DROP CONSTRAINT none")
+    await import_traces(database, tmp_path / "rejected.jsonl")
+    (row,) = await all_rows(database)
+    assert (row["trajectoryId"], row["finalBalance"]) == (refused, 990.0)
 
 
 async def test_an_id_that_belongs_to_another_row_is_not_taken_for_a_repetition(

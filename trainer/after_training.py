@@ -52,5 +52,8 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
             refusal = considered.refusal()
         except NotEnoughData as error:
             refusal = PromotionRefused(f"{candidate.name} is trained and not promoted: {error}")
+        if refusal is not None and not session.settings.promote:
+            session.view.say(f"Not promoted, and not asked to be: {refusal}")
+            refusal = None
     report = write(await gather(session.database, run.run_id), run.folder.path / "report.html")
     return AfterTraining(considered, refusal, report.resolve())

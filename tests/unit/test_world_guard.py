@@ -46,22 +46,22 @@ known_oddities = ["", HOLD, "BUY", "BUY $COIN 20%\nSELL $COIN 20%", "\x00", "\ud
 odd = st.one_of(st.text(max_size=40), st.sampled_from(known_oddities))
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    replies=st.lists(st.one_of(orders, odd), min_size=1, max_size=12),
-    balance=st.floats(0, 1e6),
-    limits=st.builds(
-        Limits, order=st.floats(0, 1), bet=st.floats(0, 1), position=st.floats(0, 3), loss=st.floats(0, 1)
-    ),
-    luck=st.floats(0, 1),
+HOURS = windows_from("2026-03-02T00:00", 2)
+traded = st.sampled_from([ticker.symbol for ticker in Market(11, stage="several").hour(HOURS[0]).tickers])
+large = st.sampled_from([20, 40, 60, 80, 100])
+greedy = st.builds(lambda verb, market, size: f"{verb} {market} {size}%", st.sampled_from([BUY, SELL]), traded, large)
+any_limits = st.builds(
+    Limits, order=st.floats(0, 1), bet=st.floats(0, 1), position=st.floats(0, 3), loss=st.floats(0, 1)
 )
-def test_no_sequence_of_replies_buys_what_cannot_be_afforded(
-    replies: list[str], balance: float, limits: Limits, luck: float
-) -> None:
+
+
+def play_and_check(replies: list[str], balance: float, limits: Limits, luck: float) -> None:
+    """Play two windows of six decisions with one agent; its books must be sound after every one of them."""
+
     async def play() -> None:
         market = Market(11, luck, "several", decisions=6)
         player = Player(market, [agent(Parrot(replies), balance)], NO_EXPLORATION, limits)
-        async for played in player.play(windows_from("2026-03-02T00:00", 2)):
+        async for played in player.play(HOURS):
             life = played.agents[0]
             for step in life.steps:
                 book = step.book
@@ -74,6 +74,20 @@ def test_no_sequence_of_replies_buys_what_cannot_be_afforded(
             assert not life.after.positions
 
     asyncio.run(play())
+
+
+@settings(max_examples=100, deadline=None)
+@given(replies=st.lists(st.one_of(orders, odd), min_size=1, max_size=12), balance=st.floats(0, 1e6), limits=any_limits)
+def test_no_sequence_of_replies_however_odd_buys_what_cannot_be_afforded_or_crashes_the_window(
+    replies: list[str], balance: float, limits: Limits
+) -> None:
+    play_and_check(replies, balance, limits, luck=0.5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(replies=st.lists(greedy, min_size=2, max_size=12), luck=st.floats(0, 1))
+def test_no_sequence_of_large_orders_buys_what_cannot_be_afforded(replies: list[str], luck: float) -> None:
+    play_and_check(replies, 10_000.0, Limits(order=1.0, bet=1.0, position=3.0, loss=1.0), luck)
 
 
 @given(st.text())

@@ -110,6 +110,10 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
         from trainer.inference.embedded_model import model_directory
         from trainer.inference.engine import Engine
 
+        if not settings.json_output:
+            print(
+                "loading the model; the first time on a machine it is converted, which takes a minute", file=sys.stderr
+            )
         engine = Engine(model_directory(settings.base_model, settings.home), threads=settings.threads)
         try:
             base = engine.model(None, f"{settings.model}@step0")

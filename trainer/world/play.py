@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from data_bridge.database import Database
@@ -59,10 +60,11 @@ async def play_windows(
                     on_window(played)
             waiting.clear()
 
-        async for played in player.play(todo, first_index=first_index, lookahead=lookahead):
-            waiting.append(played)
-            if len(waiting) >= write_together:
-                await write()
+        async with aclosing(player.play(todo, first_index=first_index, lookahead=lookahead)) as hours:
+            async for played in hours:
+                waiting.append(played)
+                if len(waiting) >= write_together:
+                    await write()
         if waiting:
             await write()
         await recorder.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 from data_bridge.models import ChatMessage
@@ -81,7 +81,7 @@ class Player:
 
     async def play(
         self, window_ids: Sequence[str], *, first_index: int = 0, lookahead: int = 0
-    ) -> AsyncIterator[PlayedHour]:
+    ) -> AsyncGenerator[PlayedHour, None]:
         """The windows in order. The first decisions of ``lookahead`` more windows are asked for in advance.
 
         A first decision depends on nothing that an earlier window brings, so a model that batches can answer those

@@ -31,6 +31,7 @@ _LOAD = """
 SELECT order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cost_usd, characters_cut
   FROM hindsight.verdicts WHERE verdict_key = $1
 """
+_LOAD_ONE = _LOAD + "AND order_number = $2"
 _CLAIM = """
 INSERT INTO hindsight.verdict_claims AS c (verdict_key, order_number, holder, expires_at)
 VALUES ($1, $2, $3, clock_timestamp() + $4)
@@ -50,7 +51,13 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 _CALL = """
 INSERT INTO hindsight.judge_calls (run_id, verdict_key, order_number, window_id, group_id, judge, prompt_hash, result,
        fault, prompt_tokens, completion_tokens, tokens_estimated, cost_usd, latency_ms)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+VALUES ({values})
+"""
+_RECORD_CALL = _CALL.format(values=", ".join(f"${place}" for place in range(1, 15)))
+# One statement, so that a verdict is there with its call and without its claim, or none of this has happened.
+_SETTLE = f"""
+WITH verdict AS ({_STORE}), call AS ({_CALL.format(values=", ".join(f"${place}" for place in range(18, 32)))})
+DELETE FROM hindsight.verdict_claims WHERE verdict_key = $1 AND order_number = $2 AND holder = $17
 """
 
 
@@ -59,12 +66,14 @@ class VerdictStore(Protocol):
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]: ...
 
-    async def claim(self, question: Question) -> bool: ...
+    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
+        """Whether the question is ours to ask; and its judgement, if somebody has stored it meanwhile."""
+        ...
 
     async def release(self, question: Question) -> None: ...
 
     async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
-        """Keep the judgement and the call that gave it, both or neither."""
+        """Keep the judgement and the call that gave it, both or neither; a claim on it ends."""
         ...
 
     async def record_call(self, question: Question, call: Call) -> None: ...
@@ -85,12 +94,11 @@ class MemoryVerdicts:
     async def load(self, verdict_key: str) -> dict[int, Judgement]:
         return dict(self.judgements.get(verdict_key, {}))
 
-    async def claim(self, question: Question) -> bool:
+    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
         name = (question.verdict_key, question.order_number)
-        if name in self._claimed:
-            return False
+        taken = name not in self._claimed
         self._claimed.add(name)
-        return True
+        return taken, self.judgements.get(question.verdict_key, {}).get(question.order_number)
 
     async def release(self, question: Question) -> None:
         self._claimed.discard((question.verdict_key, question.order_number))
@@ -115,30 +123,38 @@ class PostgresVerdicts:
         self._run_id = run_id
         self._lease = lease
         self._holder = f"{run_id}/{uuid.uuid4().hex}"
-        self._held = 0
+        self._held: set[tuple[str, int]] = set()
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]:
         rows = await self._pool.fetch(_LOAD, verdict_key)
         return {row["order_number"]: _judgement(row) for row in rows}
 
-    async def claim(self, question: Question) -> bool:
+    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
         key, order = question.verdict_key, question.order_number
-        taken = bool(await self._pool.fetchval(_CLAIM, key, order, self._holder, self._lease))
-        self._held += taken
-        return taken
+        async with self._pool.acquire() as connection:
+            taken = bool(await connection.fetchval(_CLAIM, key, order, self._holder, self._lease))
+            if taken:
+                self._held.add((key, order))
+            # Looked up after the claim, in a statement of its own: only so does it see what the last holder stored.
+            row = await connection.fetchrow(_LOAD_ONE, key, order)
+        return taken, None if row is None else _judgement(row)
 
     async def release(self, question: Question) -> None:
-        self._held -= 1
-        await self._pool.execute(_RELEASE, question.verdict_key, question.order_number, self._holder)
+        key, order = question.verdict_key, question.order_number
+        if (key, order) in self._held:
+            self._held.discard((key, order))
+            await self._pool.execute(_RELEASE, key, order, self._holder)
 
     async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
-        async with self._pool.acquire() as connection, connection.transaction():
-            await connection.execute(_STORE, *self._verdict_values(question, judgement))
-            if call is not None:
-                await connection.execute(_CALL, *self._call_values(question, call))
+        values = self._verdict_values(question, judgement)
+        if call is None:
+            await self._pool.execute(_STORE, *values)
+            return
+        await self._pool.execute(_SETTLE, *values, self._holder, *self._call_values(question, call))
+        self._held.discard((question.verdict_key, question.order_number))
 
     async def record_call(self, question: Question, call: Call) -> None:
-        await self._pool.execute(_CALL, *self._call_values(question, call))
+        await self._pool.execute(_RECORD_CALL, *self._call_values(question, call))
 
     async def spent(self) -> float:
         asked = "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls WHERE run_id = $1"
@@ -155,8 +171,8 @@ class PostgresVerdicts:
                     logger.warning("could not renew the claims on verdicts", exc_info=True)
 
     async def release_all(self) -> None:
-        if self._held:
-            await self._pool.execute(_RELEASE_ALL, self._holder)
+        """Also a claim that was cancelled halfway, of which we do not know whether we have it."""
+        await self._pool.execute(_RELEASE_ALL, self._holder)
 
     def _verdict_values(self, question: Question, judgement: Judgement) -> tuple[object, ...]:
         identity, group = question.identity, question.group

@@ -108,16 +108,16 @@ class Endpoint:
         await self._client.close()
 
     async def _request(self, prompt: Prompt, dialect: Dialect) -> str:
+        import httpx
         from openai import APIConnectionError, APIStatusError, APITimeoutError
 
+        messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
+        body = {"model": self._model, "messages": messages, **dialect.fields(self._reply_tokens)}
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._client.chat.completions.with_raw_response.create(
-                    model=self._model,
-                    messages=[{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}],
-                    **dialect.fields(self._reply_tokens),
-                )
-                return str(response.http_response.text)
+                # Not ``chat.completions.create``: its typed transformation of our plain fields costs milliseconds.
+                response = await self._client.post("/chat/completions", body=body, cast_to=httpx.Response)
+                return response.text
         except (TimeoutError, APITimeoutError) as error:
             raise CallFailed(CallResult.TIMEOUT, f"no answer within {self._timeout:g} s") from error
         except APIStatusError as error:

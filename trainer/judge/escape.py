@@ -19,6 +19,7 @@ _UNSEEN = re.compile(
     "\u2060-\u206f\u3164\ud800-\udfff\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U0010ffff]"
 )
+_UNTIDY = re.compile(r"[^\x20-\x7e\n]|  |\n[ \n]| \n|\A\s|\s\Z")  # anything that ``clean`` would change
 _BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]")
 _SPACES = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r" ?\n[ \n]*")
@@ -31,6 +32,8 @@ _DIGITS = 6  # of a number, so that 0.1 + 0.2 costs no seventeen characters
 
 def clean(text: str) -> str:
     """``text`` as a person would see it: one kind of line break, no run of blanks, nothing invisible."""
+    if _UNTIDY.search(text) is None:
+        return text
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _BREAKS.sub("\n", text))
     text = _UNSEEN.sub("", _BREAKS.sub("\n", text))

@@ -131,16 +131,16 @@ class LlmJudge:
             async with self.limiter.slot():
                 if self._stopped_by is not None:
                     raise self._stopped_by
-                if await self.store.claim(question):
-                    try:
-                        known = (await self.store.load(question.verdict_key)).get(question.order_number)
-                        return known or await self._ask(question, fitted, listing, bill)
-                    finally:
+                is_ours, known = await self.store.claim(question)
+                try:
+                    if known is not None:
+                        return known
+                    if is_ours:
+                        return await self._ask(question, fitted, listing, bill)
+                finally:
+                    if is_ours:
                         await self.store.release(question)
             await asyncio.sleep(_POLL_SECONDS)
-            known = (await self.store.load(question.verdict_key)).get(question.order_number)
-            if known is not None:
-                return known
 
     async def _ask(self, question: Question, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
         fault: str | None = None

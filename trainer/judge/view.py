@@ -25,26 +25,32 @@ _UNFINISHED = "PENDING"
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One decision. Only ``saw`` may be shortened; the rest is shown as it is."""
+    """One decision. Only ``saw`` may be shortened; the rest, as escaped JSON, is shown as it is."""
 
     saw: str
-    decision: dict[str, Any]
+    decision: str
 
-    def with_observation(self, saw: str) -> dict[str, Any]:
-        return {"saw": saw, **self.decision} if saw else self.decision
+    def shown(self, saw: str) -> str:
+        """The step as escaped JSON, with this observation in place of its own."""
+        if not saw:
+            return self.decision
+        return f'{{"saw":{encode(saw)},{self.decision[1:]}' if self.decision != "{}" else f'{{"saw":{encode(saw)}}}'
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryView:
     trajectory: AgentTrajectory
-    summary: dict[str, Any]
+    summary: str
     steps: tuple[StepView, ...]
+    whole: str
+    """All of it as escaped JSON, nothing shortened."""
     digest: str
 
     def shown(self, observations: Sequence[str]) -> str:
         """The trajectory as escaped JSON, with these observations in place of its own."""
-        steps = [step.with_observation(saw) for step, saw in zip(self.steps, observations, strict=True)]
-        return encode({**self.summary, "steps": steps})
+        if all(step.saw == saw for step, saw in zip(self.steps, observations, strict=True)):
+            return self.whole
+        return _body(self.summary, [step.shown(saw) for step, saw in zip(self.steps, observations, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +95,19 @@ def decides(step: Step) -> bool:
 
 def _trajectory_view(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> TrajectoryView:
     pnl = trajectory.window_pnl
-    summary = {
-        "starting_balance": trajectory.starting_balance,
-        "profit_in_this_window": "unknown" if pnl is None else pnl,
-    }
+    summary = encode(
+        {
+            "starting_balance": trajectory.starting_balance,
+            "profit_in_this_window": "unknown" if pnl is None else pnl,
+        }
+    )
     steps = tuple(_step_view(step, trajectory, outcomes) for step in trajectory.steps if decides(step))
-    unshortened = encode({**summary, "steps": [step.with_observation(step.saw) for step in steps]})
-    return TrajectoryView(trajectory, summary, steps, _digest(f"{trajectory.content_hash}\x1f{unshortened}"))
+    whole = _body(summary, [step.shown(step.saw) for step in steps])
+    return TrajectoryView(trajectory, summary, steps, whole, _digest(f"{trajectory.content_hash}\x1f{whole}"))
+
+
+def _body(summary: str, steps: Sequence[str]) -> str:
+    return f'{summary[:-1]},"steps":[{",".join(steps)}]}}'
 
 
 def _step_view(step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> StepView:
@@ -122,7 +134,7 @@ def _step_view(step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes
         position = position_of(action, trajectory, outcomes)
         if position is not None:
             decision["came_of_it"] = position.came_of_it
-    return StepView(saw=_observation(call), decision=decision)
+    return StepView(saw=_observation(call), decision=encode(decision))
 
 
 def _observation(call: LLMCall | None) -> str:

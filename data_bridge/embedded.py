@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import shutil
 import signal
 import stat
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _SOCKET = ".s.PGSQL.5432"
 _LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes on Linux, 103 on macOS
+_PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # Postgres reads a list of folders, with quotes and commas
 _START_SECONDS = 60  # crash recovery after a power cut may take a while
 
 
@@ -184,8 +186,9 @@ class EmbeddedServer:
         new.rename(self._data)
 
     def _choose_socket_folder(self) -> Path:
-        """The data folder, unless its path is too long for a socket: then a private folder with a short name."""
-        if len(os.fsencode(self._data / _SOCKET)) <= _LONGEST_SOCKET_PATH:
+        """The data folder, unless its path is too long or too strange for a socket: then a private one under /tmp."""
+        path = str(self._data / _SOCKET)
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and _PLAIN_PATH.fullmatch(path):
             return self._data
         digest = hashlib.blake2b(os.fsencode(self._data), digest_size=6).hexdigest()
         short = Path(tempfile.gettempdir()) / f"hindsight-{digest}"

@@ -109,8 +109,9 @@ def test_a_killed_server_comes_back_with_its_data(server_folder: Path) -> None:
         again.stop()
 
 
-def test_a_path_too_long_for_a_socket_works(server_folder: Path) -> None:
-    folder = server_folder / ("very-long-folder-name-" * 5)
+@pytest.mark.parametrize("name", ["very-long-folder-name-" * 5, "it's Ada's, with spaces é"])
+def test_a_path_that_suits_no_socket_works(server_folder: Path, name: str) -> None:
+    folder = server_folder / name
     with EmbeddedServer(folder, options=FAST) as server:
         assert asyncio.run(query(server.url(), "SELECT 1")) == 1
         assert str(folder) not in server.url()

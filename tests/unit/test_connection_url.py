@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_bridge.connection_url import parse_connection_url
 from data_bridge.errors import DatabaseError
@@ -88,3 +92,9 @@ def test_what_is_no_address_gets_a_sentence_without_the_secret(url: str, sentenc
     with pytest.raises(DatabaseError, match=sentence) as raised:
         parse_connection_url(url)
     assert "topsecret" not in str(raised.value)
+
+
+@given(st.text(max_size=60), st.sampled_from(["postgresql://", "postgres://u:p@h/d?", ""]))
+def test_no_text_makes_it_raise_anything_but_its_own_sentence(text: str, start: str) -> None:
+    with contextlib.suppress(DatabaseError):
+        _ = parse_connection_url(start + text).label

@@ -45,7 +45,8 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
     candidate = session.backend.checkpoint(await session.backend.current_step())
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
-    if candidate.step != before.step:
+    # A run that was taken up may have made its last step before it was killed, and its evaluation never.
+    if candidate.step != before.step or (run.is_taken_up and candidate.step > 0):
         session.view.say(f"evaluating {candidate.name} on held-out windows")
         try:
             considered = await consider(session.database, session.settings, candidate, run_id=run.run_id)

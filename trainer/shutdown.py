@@ -8,10 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from data_bridge.errors import Interrupted
 
 INTERRUPTED = 130
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -33,3 +38,18 @@ def stop_on_signal(announce: Callable[[str], None]) -> Iterator[asyncio.Event]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+async def unless_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event, sentence: str) -> T:
+    """What ``work`` gives; if a stop is asked for first, ``work`` is cancelled and Interrupted raised."""
+    working = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Interrupted(sentence)
+    finally:
+        for task in (working, stopped):
+            task.cancel()
+        await asyncio.gather(working, stopped, return_exceptions=True)

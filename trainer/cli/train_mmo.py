@@ -35,6 +35,9 @@ _EPILOG = f"""examples:
 {EXIT_CODES}
 A second trainer of the same model exits 2 and says who works on it."""
 
+_TOKENS_OF_A_DECISION = 150
+"""Of the simulated market, as the judge is shown it."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     return run_command(work, TrainSettings, argv, prog="train_mmo.py", description=_DESCRIPTION, epilog=_EPILOG)
@@ -122,7 +125,7 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
     from trainer.model_lock import hold
     from trainer.session import Session
     from trainer.settle import forget_lost_steps, settle_unfinished
-    from trainer.shutdown import stop_on_signal
+    from trainer.shutdown import stop_on_signal, unless_stopped
 
     await check_writable(database)
     ledger = Ledger(database)
@@ -144,7 +147,12 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
                     plan = plan or await plan_log(settings, database, ledger)
                     _say_plan(session, plan)
                     run = await train_on_log(session, plan)
-                result = await after_training(session, run, before)
+                result = await unless_stopped(
+                    after_training(session, run, before),
+                    stop,
+                    f"Stopped while {settings.model}@step{run.progress.step} was evaluated; it is trained and kept, "
+                    "and scripts/evaluate.py evaluates it.",
+                )
     _show_run(settings, run, result)
     if result.refusal is not None:
         raise result.refusal
@@ -166,14 +174,22 @@ def _say_plan(session: Session, plan: LogPlan) -> None:
 
 def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
     """What the closed loop would play; nothing of it exists yet."""
+    from trainer.judge.cost import estimate
+
     windows = settings.iterations * settings.windows_per_iteration
-    groups = windows * -(-settings.agents // settings.max_group)
+    held_out = round(windows * settings.held_out_share)
+    groups = (windows - held_out) * -(-settings.agents // settings.max_group)
+    trajectories = (windows - held_out) * settings.agents
+    cost = estimate(groups, trajectories * settings.decisions * _TOKENS_OF_A_DECISION, settings)
     return {
         "days": settings.iterations,
         "windows": windows,
-        "held_out_windows": round(windows * settings.held_out_share),
-        "groups": round(groups * (1 - settings.held_out_share)),
-        "trajectories": windows * settings.agents,
+        "held_out_windows": held_out,
+        "groups": groups,
+        "trajectories": trajectories,
+        "judge_calls": cost.calls,
+        "judge_tokens": cost.prompt_tokens + cost.completion_tokens,
+        "estimated_cost_usd": cost.usd,
     }
 
 

@@ -15,11 +15,10 @@ from trainer.world.market import Hour
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The price of a ticker now, and how far it has come since the window began."""
+    """The price of a ticker now."""
 
     symbol: str
     price: float
-    change_percent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +63,7 @@ class Observation:
 def observe(hour: Hour, step: int, prices: Mapping[str, float]) -> Observation:
     """What can be known at decision ``step`` of ``hour``, where ``prices`` are the prices on the exchange now."""
     minute = hour.minutes[step]
-    quotes = tuple(
-        Quote(ticker.symbol, prices[ticker.symbol], round((prices[ticker.symbol] / ticker.start_price - 1) * 100, 1))
-        for ticker in hour.tickers
-    )
+    quotes = tuple(Quote(ticker.symbol, prices[ticker.symbol]) for ticker in hour.tickers)
     questions = tuple(
         Question(market.label, market.question, prices[market.label])
         for market in hour.predictions

@@ -101,8 +101,10 @@ class Player:
                 hour, index, answers = asked.popleft()
                 yield await self._play_hour(hour, index, await answers)
         finally:
-            for _, _, answers in asked:
+            unused = [answers for _, _, answers in asked]
+            for answers in unused:
                 answers.cancel()
+            await asyncio.gather(*unused, return_exceptions=True)
 
     async def _ask(self, seen: Observation, window_index: int) -> list[Answer]:
         """One answer an agent, in the cast's order, all asked at once."""

@@ -17,7 +17,7 @@ from trainer.world.market import StageName
 from trainer.world.observation import Observation, Question, Quote
 
 PROMPT_VERSION = "1"
-"""Kept with every simulated window; a replay of an older one says so instead of asking something else."""
+"""Kept with every simulated window: one that was asked in other words is not replayed."""
 
 _SYSTEM: dict[StageName, str] = {
     "one": "Good news: BUY. Bad news: SELL.",
@@ -51,7 +51,7 @@ def messages_for(seen: Observation, stage: StageName) -> list[ChatMessage]:
     chat = [ChatMessage(role="system", content=_SYSTEM[stage])]
     questions = () if stage == "one" else _QUESTION
     for prices, headline, decision in _EXAMPLES[stage]:
-        quotes = tuple(Quote(symbol, price, 0.0) for symbol, price in prices)
+        quotes = tuple(Quote(symbol, price) for symbol, price in prices)
         chat.append(ChatMessage(role="user", content=_layout(quotes, questions, (headline,))))
         chat.append(ChatMessage(role="assistant", content=str(decision)))
     chat.append(ChatMessage(role="user", content=_layout(seen.quotes, seen.questions, seen.headlines)))

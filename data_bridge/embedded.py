@@ -99,6 +99,8 @@ class EmbeddedServer:
             except BlockingIOError:
                 return False
             self._shut_down()
+            with suppress(OSError):  # it is there only for paths that suit no socket
+                self._short_folder.rmdir()
             return True
 
     def wait_until_unused(self) -> None:
@@ -185,13 +187,17 @@ class EmbeddedServer:
         self._call("initdb", *arguments, data=new)
         new.rename(self._data)
 
+    @property
+    def _short_folder(self) -> Path:
+        digest = hashlib.blake2b(os.fsencode(self._data), digest_size=6).hexdigest()
+        return Path(tempfile.gettempdir()) / f"hindsight-{digest}"
+
     def _choose_socket_folder(self) -> Path:
         """The data folder, unless its path is too long or too strange for a socket: then a private one under /tmp."""
         path = str(self._data / _SOCKET)
         if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and _PLAIN_PATH.fullmatch(path):
             return self._data
-        digest = hashlib.blake2b(os.fsencode(self._data), digest_size=6).hexdigest()
-        short = Path(tempfile.gettempdir()) / f"hindsight-{digest}"
+        short = self._short_folder
         short.mkdir(mode=0o700, exist_ok=True)
         found, owner = short.lstat(), self._data.stat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), owner.st_uid):

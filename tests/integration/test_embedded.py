@@ -115,6 +115,9 @@ def test_a_path_that_suits_no_socket_works(server_folder: Path, name: str) -> No
     with EmbeddedServer(folder, options=FAST) as server:
         assert asyncio.run(query(server.url(), "SELECT 1")) == 1
         assert str(folder) not in server.url()
+        socket_folder = Path(server.url().partition("?host=")[2])
+        assert socket_folder.stat().st_mode & 0o077 == 0
+    assert not socket_folder.exists()
 
 
 def test_a_cluster_that_was_never_finished_is_made_anew(server_folder: Path) -> None:

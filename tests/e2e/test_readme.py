@@ -16,16 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.judge_server import JudgeServer
+from tests.fakes.judge_server import JudgeServer, Request
 from tests.fakes.judge_server import honest as answering
-from tests.fakes.judges_with_faults import honest
+from tests.fakes.judges_with_faults import by_decision
 from tests.tiny_model import tiny_model_directory
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith(("make ", "python "))]
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    line
+    for language, block in BLOCKS
+    for line in block.splitlines()
+    if language == "" and line.startswith(("make ", "python "))
+]
+PROGRAMS = [block for language, block in BLOCKS if language == "python"]
 FOREVER = {"scripts/schedule_training.py": "Next period", "scripts/serve.py": "Serving hindsight@step"}
 REFUSED_IS_FINE = {"scripts/train_mmo.py --max-cost 5"}
 """A tiny random model may learn nothing in a step or two; the gate then says so."""
@@ -50,6 +55,14 @@ class Desk:
         return subprocess.Popen(words, cwd=ROOT, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
 
+def _telling_failures_apart(request: Request) -> dict[str, float]:
+    """An honest judge that likes some invalid replies of a random model a little better than others."""
+    return {
+        shown.id: by_decision(shown.content) or 0.1 * len(set(str(shown.content["steps"]))) / 100
+        for shown in request.shown
+    }
+
+
 def _words(command: str) -> list[str]:
     import shlex
 
@@ -63,7 +76,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("HINDSIGHT_", "JUDGE_", "WANDB_"))
     }
-    with JudgeServer(otherwise=answering(honest)) as judge:
+    with JudgeServer(otherwise=answering(_telling_failures_apart)) as judge:
         yield Desk(
             home,
             clean
@@ -89,6 +102,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 def test_the_readme_names_the_two_commands_and_the_makefile_has_every_target() -> None:
     assert COMMANDS[0] == "make train"
     assert "make test" in COMMANDS
+    assert len(COMMANDS) >= 15
     for command in COMMANDS:
         if command.startswith("make "):
             dry = subprocess.run([*command.split(), "-n"], cwd=ROOT, capture_output=True, text=True)

@@ -55,7 +55,7 @@ async def trained(database: Database) -> Database:
         base_model="tiny",
         backend="fake",
         fingerprint="same",
-        settings={"learning_rate": 0.0007, "code_version": "0.1.0 (abc)"},
+        settings={"learning_rate": 0.001, "code_version": "0.1.0 (abc)"},
         plan=RunPlan(windows, (left_out,), 0.25, 7),
     )
     async with hold(database, "hindsight") as lock, open_verdicts(database, "run-1") as verdicts:
@@ -82,7 +82,7 @@ async def test_a_checkpoint_is_traced_to_windows_verdicts_words_rubric_settings_
     assert (newest.run_id, newest.batch_id, newest.policy_step) == ("run-1", "batch-2", 1)
     assert newest.window_ids == (NEXT,)
     assert newest.code_version == "0.1.0 (abc)"
-    assert newest.settings == {"learning_rate": 0.0007}
+    assert newest.settings == {"learning_rate": 0.001}
     assert newest.metrics["kl"] == 0.02
     [group] = newest.groups
     assert (group.judge, group.rubric, group.rubric_version) == ("outcome", "outcome", "1")
@@ -142,7 +142,7 @@ async def test_the_command_tells_it_in_words_and_in_json(
         NEXT,
         "because",
         "0.1.0 (abc)",
-        "learning_rate=0.0007",
+        "learning_rate=0.001",
         "Before it: hindsight@step1",
     ):
         assert part in told

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
 from trainer.config import LineageSettings
 
 if TYPE_CHECKING:
     from trainer.lineage import Ancestor, TrainedGroup, WindowStory
+
+_METRICS = ("reward", "reward_std", "loss", "kl", "entropy", "ratio", "clip_share", "grad_norm", "staleness")
+"""Those worth a line; ``--json`` has all of them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +64,7 @@ def _show_ancestor(ancestor: Ancestor) -> None:
 
     point = ancestor.checkpoint
     show_heading(f"{point.name}, trained {ancestor.trained_at:%Y-%m-%d %H:%M} UTC", sys.stdout)
-    windows = ancestor.window_ids
+    windows, metrics = ancestor.window_ids, ancestor.metrics
     facts = {
         "base model": f"{point.base_model} ({point.backend})",
         "files": point.location,
@@ -69,15 +72,23 @@ def _show_ancestor(ancestor: Ancestor) -> None:
         "code": ancestor.code_version or "not recorded",
         "data": f"{len(windows)} windows, {windows[0]} to {windows[-1]}" if windows else "none recorded",
         "tokens": f"{ancestor.trainable_tokens:,} trained",
-        "metrics": ", ".join(
-            f"{name} {value:.4g}" for name, value in ancestor.metrics.items() if isinstance(value, int | float)
-        ),
-        "settings": ", ".join(f"{name}={value}" for name, value in ancestor.settings.items() if value is not None),
+        "metrics": ", ".join(f"{name} {metrics[name]:.4g}" for name in _METRICS if metrics.get(name) is not None),
+        "settings": _unusual(ancestor.settings) or "all defaults",
     }
     for name, text in facts.items():
         print(f"  {name + ':':<12} {text}")
     for group in ancestor.groups:
         _show_group(group)
+
+
+def _unusual(settings: dict[str, Any]) -> str:
+    """The settings of the run that are not the defaults of today; ``--json`` has all of them."""
+    from trainer.config import TrainSettings
+    from trainer.settings_source import public_values
+
+    defaults = public_values(TrainSettings())
+    unusual = {name: value for name, value in settings.items() if value != defaults.get(name)}
+    return ", ".join(f"{name}={value}" for name, value in sorted(unusual.items()))
 
 
 def _show_group(group: TrainedGroup) -> None:

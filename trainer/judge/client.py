@@ -75,14 +75,22 @@ class Endpoint:
     """The judge's model at its endpoint. Remembers which dialect it speaks."""
 
     def __init__(self, model: str, base_url: str | None, api_key: str, timeout: timedelta, reply_tokens: int) -> None:
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+        from trainer.judge.transport import transport
 
         register_secret(api_key)
         self._model = model
         self._base_url = base_url or OPENAI
         self._timeout = timeout.total_seconds()
         self._reply_tokens = reply_tokens
-        self._client = AsyncOpenAI(api_key=api_key, base_url=self._base_url, max_retries=0, timeout=self._timeout)
+        self._client = AsyncOpenAI(
+            api_key=api_key,
+            base_url=self._base_url,
+            max_retries=0,
+            timeout=self._timeout,
+            http_client=DefaultAsyncHttpxClient(transport=transport()),
+        )
         self._dialect = Dialect()
         self._understood: set[Dialect] = set()
 

@@ -70,6 +70,7 @@ async def open_judge(
             price=price,
             budget=Budget(settings.max_cost, spent=await store.spent()),
             limiter=Limiter(settings.judge_concurrency),
+            claims=Limiter(2 * settings.judge_concurrency),
             retry=retry or Retry(attempts=settings.judge_attempts),
             purpose=purpose,
         )

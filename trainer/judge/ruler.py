@@ -66,6 +66,10 @@ class LlmJudge:
     price: Price | None
     budget: Budget
     limiter: Limiter
+    """Of calls in flight."""
+    claims: Limiter
+    """Of questions that are prepared, asked or stored: enough that a free call never waits for a prompt, and not
+    all there are, so that another host finds unclaimed ones."""
     retry: Retry
     purpose: str = ""
     """Part of the key: the same group under another purpose is asked about again."""
@@ -128,9 +132,7 @@ class LlmJudge:
     async def _settle(self, question: Question, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
         """Ask, unless another process is asking: then wait for its verdict, or for its claim to run out."""
         while True:
-            async with self.limiter.slot():
-                if self._stopped_by is not None:
-                    raise self._stopped_by
+            async with self.claims.slot():
                 is_ours, known = await self.store.claim(question)
                 try:
                     if known is not None:
@@ -185,12 +187,18 @@ class LlmJudge:
         """The endpoint's answer, after as many tries as the rule allows. Every failed call is recorded here."""
         failures = 0
         while True:
-            started = time.monotonic()
+            started = float("inf")
             try:
-                async with self.budget.set_aside(self._cost(fitted.prompt_tokens, self.reply_tokens)):
+                async with (
+                    self.limiter.slot(),
+                    self.budget.set_aside(self._cost(fitted.prompt_tokens, self.reply_tokens)),
+                ):
+                    if self._stopped_by is not None:
+                        raise self._stopped_by
+                    started = time.monotonic()
                     answer = await self.endpoint.send(asked)
                     self._book(answer.prompt_tokens, answer.completion_tokens, bill)
-                self.limiter.answered()
+                    self.limiter.answered()
                 return answer
             except OverBudget:
                 detail = f"one more call could exceed --max-cost {self.budget.ceiling:g} dollars"

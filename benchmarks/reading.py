@@ -101,13 +101,13 @@ async def raw_fetch(database: Database, ids: list[str]) -> int:
     """What any reader has to do at least: a query a window, the same columns, nothing decoded."""
     rows = 0
     for window_id in ids:
-        query = f"SELECT {RAW_COLUMNS} FROM trajectories WHERE \"windowId\" = $1"
+        query = f'SELECT {RAW_COLUMNS} FROM trajectories WHERE "windowId" = $1'
         rows += len(await database.pool.fetch(query, window_id))
     return rows
 
 
 async def straightforward(database: Database) -> int:
-    """The reader one would write first: GROUP BY, then a query a window, ``json.loads``, pydantic models of each step."""
+    """The reader one would write first: GROUP BY, a query a window, ``json.loads``, pydantic models of each step."""
     found = await database.pool.fetch(
         'SELECT "windowId" FROM trajectories WHERE "isTrainingData" AND NOT "usedInTraining" '
         'GROUP BY "windowId" HAVING COUNT(DISTINCT "agentId") >= 3 ORDER BY "windowId"'
@@ -258,15 +258,13 @@ async def main(quick: bool) -> int:
             print(f"typed / raw fetch          {typed / raw:5.2f}   (limit 2.00)")
             print(f"straightforward / typed    {plain / typed:5.2f}   (at least 4.00)")
             streamed, peaks = memory(server.url(), 2 if quick else -(-20_000 // rows))
-            print(
-                f"peak memory over {streamed:,} trajectories: {peaks[-1]} MB (limit 200); after the first 2,000 or so: {peaks[0]} MB"
-            )
+            print(f"peak memory over {streamed:,} trajectories {peaks[-1]:4d} MB (limit 200), early on {peaks[0]} MB")
         finally:
             server.stop()
     return 0 if typed / raw <= 2 and plain / typed >= 4 and peaks[-1] < 200 else 1
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer windows and rounds")
     sys.exit(asyncio.run(main(parser.parse_args().quick)))

@@ -1,8 +1,8 @@
 """Which windows there are, found without reading them.
 
 The game's table may hold millions of rows and we may not add an index to it. Its index on ("windowId", "agentId")
-answers both questions by skipping: from one window id to the next, and within a window from one agent to the next
-until there are enough. That costs some index look-ups a window, however many rows it has.
+answers both questions: skipping from one window id to the next, and walking within a window from agent to agent until
+there are enough. That costs one or two index look-ups a window, however many rows there are.
 
 Ids in other spellings name the same window. Rows whose id is NULL or names no hour ("strays") belong to the hour
 they started in; they are found through the agents that have such rows, by ("agentId", "startTime").
@@ -37,18 +37,10 @@ WITH RECURSIVE ids AS (
 )
 SELECT ids."windowId" AS id, found.agents, found.hours
 FROM ids CROSS JOIN LATERAL (
-  WITH RECURSIVE seen AS (
-    (SELECT "agentId", "windowHours", 1 AS place FROM trajectories
-     WHERE "windowId" = ids."windowId" {eligible} ORDER BY "agentId" LIMIT 1)
-    UNION ALL
-    SELECT next."agentId", next."windowHours", seen.place + 1
-    FROM seen CROSS JOIN LATERAL (
-      SELECT "agentId", "windowHours" FROM trajectories
-      WHERE "windowId" = ids."windowId" AND "agentId" > seen."agentId" {eligible} ORDER BY "agentId" LIMIT 1
-    ) AS next
-    WHERE seen.place < $3
-  )
-  SELECT array_agg("agentId") AS agents, array_agg("windowHours") AS hours FROM seen
+  SELECT array_agg("agentId") AS agents, array_agg("windowHours") AS hours FROM (
+    SELECT DISTINCT ON ("agentId") "agentId", "windowHours" FROM trajectories
+    WHERE "windowId" = ids."windowId" {eligible} ORDER BY "agentId" LIMIT $3
+  ) AS some_agents
 ) AS found
 WHERE ids."windowId" IS NOT NULL AND found.agents IS NOT NULL
 LIMIT $4
@@ -68,7 +60,7 @@ SELECT "agentId" FROM agents WHERE "agentId" IS NOT NULL
 _STRAYS = """
 SELECT date_trunc('hour', "startTime") AS hour, "agentId" AS agent, max("windowHours") AS hours
 FROM trajectories
-WHERE {which} AND "startTime" >= $2 AND "startTime" < $3 {eligible}
+WHERE {which} AND "startTime" >= $2 AND "startTime" < $3 AND date_trunc('hour', "startTime") = ANY($4) {eligible}
 GROUP BY 1, 2
 """
 
@@ -80,11 +72,11 @@ class WindowRef:
     window_id: str
     hours: int = 1
     agents: int = 0
-    """Agents seen: exact up to ``min_agents``, where discovery stops counting."""
+    """Agents seen. Discovery stops counting when there are enough: for eligibility, or for the window to exist."""
     spellings: tuple[str, ...] = ()
     """Ids, as stored, that name this window."""
     stray_agents: tuple[str, ...] = ()
-    """Agents with rows of this hour whose id is NULL or names no hour."""
+    """Agents that may have rows of this hour whose id is NULL or names no hour."""
     bad_ids: tuple[str, ...] = ()
     """The ids that name no hour, for finding those rows."""
 
@@ -105,7 +97,8 @@ async def discover(fetch: Fetch, rules: Rules, *, everything: bool = False) -> l
     whose rows are training data, not evaluation and not used yet. ``everything`` gives every window with a row.
     """
     first = rules.now - rules.lookback
-    sightings = await _sightings(fetch, first, rules.now, rules.min_agents, _ELIGIBLE if not everything else "")
+    wanted, eligible = (1, "") if everything else (rules.min_agents, _ELIGIBLE)
+    sightings = await _sightings(fetch, first, rules.now, wanted, eligible)
     refs = []
     for window_id, seen in sorted(sightings.items()):
         if not first <= start_of(window_id) <= rules.now:
@@ -116,10 +109,10 @@ async def discover(fetch: Fetch, rules: Rules, *, everything: bool = False) -> l
     return refs
 
 
-async def find(fetch: Fetch, window_id: str, rules: Rules) -> WindowRef | None:
+async def find(fetch: Fetch, window_id: str) -> WindowRef | None:
     """The one window, eligible or not; None if it has no row."""
     start = start_of(window_id)
-    sightings = await _sightings(fetch, start, start, rules.min_agents, "")
+    sightings = await _sightings(fetch, start, start, 1, "")
     seen = sightings.get(window_id)
     return None if seen is None else _ref(window_id, seen)
 
@@ -150,7 +143,7 @@ def _ref(window_id: str, seen: _Sighting) -> WindowRef:
     )
 
 
-async def _sightings(fetch: Fetch, first: datetime, last: datetime, agents: int, eligible: str) -> dict[str, _Sighting]:
+async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int, eligible: str) -> dict[str, _Sighting]:
     """What is seen of the windows of the days from ``first`` to ``last``.
 
     The days bound the search because a day's name sorts before all of its hours in every spelling and collation.
@@ -158,7 +151,7 @@ async def _sightings(fetch: Fetch, first: datetime, last: datetime, agents: int,
     found: dict[str, _Sighting] = {}
     bad: list[str] = []
     lower, upper = f"{first:%Y-%m-%d}", f"{last + timedelta(days=1):%Y-%m-%d}"
-    for row in await _named(fetch, lower, upper, agents, eligible):
+    for row in await _named(fetch, lower, upper, wanted, eligible):
         window_id = normalise(row["id"])
         if window_id is None:
             bad.append(row["id"])
@@ -170,7 +163,7 @@ async def _sightings(fetch: Fetch, first: datetime, last: datetime, agents: int,
     for below, above in (("", "1970"), (upper, None)):
         rows = await _named(fetch, below, above, 1, eligible, limit=_MOST_BAD_IDS)
         bad += [row["id"] for row in rows if normalise(row["id"]) is None]
-    await _add_strays(fetch, found, bad, first, last, eligible)
+    await _add_strays(fetch, found, bad, first, last, wanted, eligible)
     return found
 
 
@@ -182,22 +175,41 @@ async def _named(
 
 
 async def _add_strays(
-    fetch: Fetch, found: dict[str, _Sighting], bad: list[str], first: datetime, last: datetime, eligible: str
+    fetch: Fetch,
+    found: dict[str, _Sighting],
+    bad: list[str],
+    first: datetime,
+    last: datetime,
+    wanted: int,
+    eligible: str,
 ) -> None:
-    begin = first.replace(minute=0, second=0, microsecond=0, tzinfo=None)
-    end = last.replace(minute=0, second=0, microsecond=0, tzinfo=None) + timedelta(hours=1)
+    """See the rows whose id is NULL, in the hours that lack agents without them, and those whose id is bad."""
     nameless = [row["agentId"] for row in await fetch(_AGENTS_WITHOUT_ID)]
-    searches: list[tuple[str, list[str]]] = []
+    hours = _hours(first, last)
     if nameless:
-        searches.append(('"windowId" IS NULL AND "agentId" = ANY($1)', nameless))
-    if bad:
-        searches.append(('"windowId" = ANY($1)', bad))
-    for which, names in searches:
-        for row in await fetch(_STRAYS.format(which=which, eligible=eligible), names, begin, end):
+        unsure = [hour for hour in hours if (seen := found.get(window_of(hour))) is None or len(seen.agents) < wanted]
+        for row in await _strays(fetch, '"windowId" IS NULL AND "agentId" = ANY($1)', nameless, unsure, eligible):
             seen = found.setdefault(window_of(row["hour"].replace(tzinfo=UTC)), _Sighting())
-            seen.stray_agents.add(row["agent"])
-            if names is nameless:
-                seen.agents.add(row["agent"])
-                seen.hours.append(row["hours"])
-            else:
-                seen.bad_ids.update(bad)
+            seen.agents.add(row["agent"])
+            seen.hours.append(row["hours"])
+    for row in await _strays(fetch, '"windowId" = ANY($1)', bad, hours, eligible):
+        seen = found.setdefault(window_of(row["hour"].replace(tzinfo=UTC)), _Sighting())
+        seen.stray_agents.add(row["agent"])
+        seen.bad_ids.update(bad)
+    for seen in found.values():
+        seen.stray_agents.update(nameless)
+
+
+async def _strays(fetch: Fetch, which: str, names: list[str], hours: list[datetime], eligible: str) -> list[Any]:
+    if not names or not hours:
+        return []
+    naive = [hour.replace(tzinfo=None) for hour in hours]
+    query = _STRAYS.format(which=which, eligible=eligible)
+    return await fetch(query, names, naive[0], naive[-1] + timedelta(hours=1), naive)
+
+
+def _hours(first: datetime, last: datetime) -> list[datetime]:
+    """The starts of the hours from that of ``first`` to that of ``last``."""
+    hour = first.replace(minute=0, second=0, microsecond=0)
+    number = int((last - hour) / timedelta(hours=1)) + 1
+    return [hour + timedelta(hours=offset) for offset in range(number)]

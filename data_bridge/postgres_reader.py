@@ -79,7 +79,7 @@ class WindowReader:
         canonical = normalise(window_id)
         if canonical is None:
             return None
-        ref = await self._patiently(lambda fetch: discovery.find(fetch, canonical, self.rules))
+        ref = await self._patiently(lambda fetch: discovery.find(fetch, canonical))
         return None if ref is None else self._window(await self._fetch_batch([ref]), ref)
 
     async def stream(self, refs: Iterable[WindowRef]) -> AsyncGenerator[Window, None]:

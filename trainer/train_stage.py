@@ -115,8 +115,8 @@ class TrainStage:
                 "nothing is counted as trained: look at the backend's log, then run again."
             )
         metrics: dict[str, Any] = {
-            **step_metrics.of_batch(trained, prepared.batch.policy_step, scale=self._settings.scale_rewards),
             **result.metrics,
+            **step_metrics.of_batch(trained, prepared.batch.policy_step, scale=self._settings.scale_rewards),
             "step": result.checkpoint.step,
             "trainable_tokens": result.trainable_tokens,
             "left_out": len(record.exclusions),

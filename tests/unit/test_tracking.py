@@ -1,0 +1,83 @@
+"""wandb is never in the way: it may be slow, broken or away, and the key is in no environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer import tracking
+from trainer.config import ModelSettings
+from trainer.tracking import Tracker, mode_of
+
+
+class Run:
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.is_finished = False
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self.logged.append((step, metrics))
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+def test_steps_are_logged_in_order_and_the_run_is_finished() -> None:
+    run = Run()
+    tracker = Tracker(lambda: run)
+    for step in range(3):
+        tracker.log(step, {"reward": float(step)})
+    tracker.close()
+    assert run.logged == [(step, {"reward": float(step)}) for step in range(3)]
+    assert run.is_finished
+
+
+def test_a_tracker_that_cannot_start_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def start() -> Run:
+        raise ConnectionError("no network")
+
+    with caplog.at_level(logging.WARNING):
+        tracker = Tracker(start)
+        tracker.log(1, {"reward": 1.0})
+        tracker.close()
+    assert "wandb tracking is off: no network" in caplog.text
+
+
+def test_a_tracker_that_hangs_does_not_hold_the_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracking, "_LONGEST_FINISH", 0.1)
+    tracker = Tracker(lambda: time.sleep(30))
+    started = time.monotonic()
+    tracker.log(1, {"reward": 1.0})
+    tracker.close()
+    assert time.monotonic() - started < 5
+    assert "did not finish" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("values", "mode"),
+    [
+        ({}, "off"),
+        ({"wandb_api_key": "k" * 40}, "online"),
+        ({"wandb_api_key": "k" * 40, "tracking": "offline"}, "offline"),
+        ({"tracking": "off", "wandb_api_key": "k" * 40}, "off"),
+    ],
+)
+def test_the_mode_follows_from_key_and_setting(values: dict[str, str], mode: str) -> None:
+    assert mode_of(ModelSettings(**values)) == mode
+
+
+def test_an_offline_run_is_written_to_its_folder_and_the_key_is_in_no_environment(tmp_path: Path) -> None:
+    key = "0123456789abcdef0123456789abcdef01234567"
+    settings = ModelSettings(tracking="offline", wandb_api_key=key)
+    with tracking.tracking(settings, "run-1", tmp_path, {"seed": 0}) as tracker:
+        tracker.log(1, {"reward": 0.5})
+    assert list((tmp_path / "wandb").glob("offline-run-*"))
+    assert key not in " ".join(os.environ.values())
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or key.encode() not in file.read_bytes()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -92,13 +92,18 @@ class Survey:
     totals: Totals
 
 
-async def survey(reader: WindowReader, rules: Rules) -> Survey:
-    """Read and check every window of the lookback, eligible or not: none of them vanishes."""
+async def survey(reader: WindowReader, rules: Rules, *, on_window: Callable[[int, int], None] | None = None) -> Survey:
+    """Read and check every window of the lookback, eligible or not: none of them vanishes.
+
+    ``on_window`` is told after each window how many of how many are done.
+    """
     found = await reader.discover(everything=True)
     summaries: list[WindowSummary] = []
     async with aclosing(reader.stream(found)) as windows:
         async for window in windows:
             summaries.append(summarise(check(window, rules)))
+            if on_window is not None:
+                on_window(len(summaries), len(found))
     refs = tuple(ref for ref, summary in zip(found, summaries, strict=True) if summary.usable)
     return Survey(tuple(summaries), refs, total(summaries))
 

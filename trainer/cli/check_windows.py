@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
@@ -39,13 +40,28 @@ async def _check_all(settings: CheckSettings) -> int:
     rules = window_rules(settings)
     async with database_of(settings, read_only=settings.database_url is not None) as database:
         label = database.label
-        surveyed = await survey(WindowReader(database, rules), rules)
+        with _progress() as on_window:
+            surveyed = await survey(WindowReader(database, rules), rules, on_window=on_window)
     report = make_report(surveyed, settings, label, seed=_SEED)
     if settings.json_output:
         print(json.dumps(report.as_json()))
     else:
         show_report(report, sys.stdout)
     return _READY if report.ready else _NOT_ENOUGH
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar while windows are read, where someone watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading windows", total=None)
+        yield lambda done, number: progress.update(task, completed=done, total=number)
 
 
 async def _check_one(settings: CheckSettings, window: str) -> int:

@@ -1,0 +1,54 @@
+"""Which judge evaluates, and how checkpoints are named on the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data_bridge.errors import ConfigurationError
+from trainer.config import EvaluateSettings
+from trainer.evaluate import judged_by
+from trainer.promotions import parse_checkpoint_name
+
+
+def _settings(**given: Any) -> EvaluateSettings:
+    return EvaluateSettings(**{"judge_model": "trained-to-please", "judge_api_key": "first-key"} | given)
+
+
+def test_with_one_judge_that_one_evaluates() -> None:
+    assert judged_by(_settings()).judge_model == "trained-to-please"
+
+
+def test_with_two_judges_the_other_one_evaluates_with_its_own_key_and_endpoint() -> None:
+    chosen = judged_by(
+        _settings(
+            eval_judge_model="another",
+            eval_judge_base_url="http://127.0.0.1:1/v1",
+            eval_judge_api_key="second-key",
+        )
+    )
+    assert (chosen.judge, chosen.judge_model, chosen.judge_base_url) == ("llm", "another", "http://127.0.0.1:1/v1")
+    assert chosen.judge_api_key is not None
+    assert chosen.judge_api_key.get_secret_value() == "second-key"
+
+
+def test_the_second_judge_uses_the_firsts_key_where_it_has_none() -> None:
+    key = judged_by(_settings(eval_judge_model="another")).judge_api_key
+    assert key is not None
+    assert key.get_secret_value() == "first-key"
+
+
+def test_the_offline_judge_can_be_asked_for() -> None:
+    assert judged_by(_settings(eval_judge="outcome", eval_judge_model="another")).judge == "outcome"
+
+
+@pytest.mark.parametrize("name", ["mine@step3", "step3", "3", " 3 "])
+def test_a_checkpoint_can_be_named_in_full_or_by_its_step(name: str) -> None:
+    assert parse_checkpoint_name(name, "mine") == ("mine", 3)
+
+
+@pytest.mark.parametrize("name", ["", "step", "mine@", "mine@stepx", "@step3", "-1", "mine"])
+def test_anything_else_is_a_sentence(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="write it as hindsight@step3"):
+        parse_checkpoint_name(name, "hindsight")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from trainer.evaluation import (
     Comparison,
@@ -13,7 +15,17 @@ from trainer.evaluation import (
     Role,
     WindowFigures,
 )
-from trainer.report.facts import CostFacts, OrderAgreement, RunFacts, StepFacts, WindowFacts
+from trainer.promotions import Promotion, PromotionKind, PromotionState
+from trainer.report.types import (
+    CostFacts,
+    DayFacts,
+    OrderAgreement,
+    RunFacts,
+    ScoredPnl,
+    StepFacts,
+    WindowFacts,
+    Words,
+)
 from trainer.statistics import Interval
 from trainer.types import Checkpoint, JudgeIdentity
 
@@ -89,48 +101,81 @@ def evaluation(gain: float = 0.3) -> Evaluation:
     )
 
 
-def run_facts(*, gain: float = 0.3, ruling: str | None = "promote", promoted: bool = True) -> RunFacts:
-    return RunFacts(
+def promotion(state: PromotionState = PromotionState.SERVING, *, forced: bool = False) -> Promotion:
+    return Promotion(
+        promotion_id=1,
+        checkpoint=checkpoint(7),
+        kind=PromotionKind.PROMOTION,
+        state=state,
+        forced=forced,
+        reason="gain +0.300",
+        outcome="errors rose" if state is PromotionState.ROLLED_BACK else None,
+        evaluation_id="evaluation-1",
+        base_url="http://127.0.0.1:8808/v1",
+        served_model="hindsight@step7",
+        canary_share=0.1 if state is PromotionState.CANARY else None,
+        canary_after=None,
+        created_at=MOMENT,
+        serving_since=MOMENT,
+        ended_at=None,
+    )
+
+
+def step_facts(step: int) -> StepFacts:
+    return StepFacts(
+        step,
+        16,
+        128,
+        1500,
+        {
+            "reward": 0.35 + step / 20,
+            "reward_std": 0.2,
+            "loss": 0.1 / step,
+            "kl": 0.02 * step,
+            "kl_behaviour": 0.01 * step,
+            "entropy": 1.2 - step / 10,
+        },
+        {"edges": [-0.5, 0.0, 0.5], "counts": [1.0, 60.0, 60.0, 7.0]},
+    )
+
+
+def window_facts(hour: int) -> WindowFacts:
+    best = Words("agent-1", 0.9, "Bought on good news.")
+    worst = Words("agent-2", 0.1, "Sold without a reason.")
+    return WindowFacts(f"2026-11-13T{hour:02}:00", "trained", 1, (1 + hour // 4,), 0.5, {}, best, worst)
+
+
+def run_facts(*, gain: float = 0.3, ruling: str | None = "promote", **changes: Any) -> RunFacts:
+    """A run that went well; ``changes`` overrides any field."""
+    facts = RunFacts(
         run_id="run-1",
         model="hindsight",
         base_model="smollm2-135m-instruct",
         backend="cpu",
         state="done",
         error=None,
+        attempts=1,
         started_at=MOMENT,
         finished_at=MOMENT.replace(minute=5),
         settings={"database_url": None, "held_out_share": 0.1, "seed": 0},
-        plan={},
-        summary={},
-        judge="outcome",
-        judge_is_llm=False,
-        rubric="outcome 1",
+        code_version="0.1.0 (abcdef)",
+        judge=JudgeIdentity("outcome", "outcome", "1", "1", is_llm=False),
+        certificate=None,
+        groups_judged=112,
         evaluation=evaluation(gain) if ruling is not None else None,
         ruling=ruling,
         ruling_reasons=("gain +0.300 (95 % interval +0.250 to +0.350, 18 windows) lies above the wanted +0.000",),
-        promoted_as="hindsight@step7" if promoted else None,
-        base_url="http://127.0.0.1:8808/v1" if promoted else None,
-        steps=tuple(
-            StepFacts(
-                step,
-                16,
-                128,
-                1500,
-                {
-                    "reward": 0.35 + step / 20,
-                    "reward_std": 0.2,
-                    "loss": 0.1 / step,
-                    "kl": 0.02 * step,
-                    "entropy": 1.2 - step / 10,
-                },
-                {"edges": [-0.5, 0.0, 0.5], "counts": [1.0, 60.0, 60.0, 7.0]},
-            )
-            for step in range(1, 8)
-        ),
+        promotion=None,
+        steps=tuple(map(step_facts, range(1, 8))),
+        failed_batches=(),
+        days=tuple(DayFacts(day, f"hindsight@step{day - 1}", day, 0.5 + day / 20, 2.0 * day) for day in range(1, 8)),
         exclusions={"held_out": 120, "no_spread": 24, "dropout": 8},
         agreement=OrderAgreement(((0.5, 0.55), (0.8, 0.7), (0.2, 0.25)), 0.067, 0.0),
-        cost=CostFacts(calls=0, failed_calls=0, prompt_tokens=0, completion_tokens=0, usd=0.0, groups_judged=112),
-        windows=tuple(
-            WindowFacts(f"2026-11-13T{hour:02}:00", "trained", 1, (1 + hour // 4,), 0.5, 0) for hour in range(20)
-        ),
+        scored_pnl=tuple(ScoredPnl(f"t{number}", number / 10, 3.0 * number - 9) for number in range(10)),
+        costs=(CostFacts("gpt-test", 224, 3, 500_000, 90_000, 1.25),),
+        cost_curve=((112, 0.6), (224, 1.25)),
+        windows=tuple(map(window_facts, range(20))),
+        simulated_windows=20,
+        leaked_windows=(),
     )
+    return replace(facts, **changes)

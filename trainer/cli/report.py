@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
 from trainer.config import ReportSettings
+
+if TYPE_CHECKING:
+    from data_bridge.database import Database
+    from trainer.report.types import RunFacts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,20 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: ReportSettings) -> int:
-    import json
-
     from trainer.report.facts import gather, newest_run
-    from trainer.report.page import headline, write
+    from trainer.report.page import write
+    from trainer.report.verdict import headline
 
     async with database_of(settings) as database:
         if settings.list_runs:
-            return await _list(settings, database.pool)
+            return await _list(settings, database)
         run_id = settings.run or await newest_run(database, settings.model)
         facts = await gather(database, run_id)
-    path = settings.output or settings.home / "runs" / run_id / "report.html"
-    written = write(facts, path).resolve()
+    written = write(facts, settings.output or settings.home / "runs" / run_id / "report.html").resolve()
     if settings.json_output:
-        print(json.dumps({"run": run_id, "headline": headline(facts), "report": str(written)}))
+        print(json.dumps({**_figures(facts), "report": str(written)}))
     else:
         print(f"{headline(facts)}.\nReport: {written}")
     if settings.open_page:
@@ -41,23 +45,46 @@ async def _work(settings: ReportSettings) -> int:
     return 0
 
 
-async def _list(settings: ReportSettings, pool: object) -> int:
-    import json
+def _figures(facts: RunFacts) -> dict[str, Any]:
+    """What a machine wants to know of the page without reading it."""
+    from trainer.report.verdict import headline
 
-    import asyncpg
+    gain = facts.evaluation.score_difference if facts.evaluation is not None else None
+    return {
+        "run": facts.run_id,
+        "state": facts.state,
+        "headline": headline(facts),
+        "ruling": facts.ruling,
+        "reasons": list(facts.ruling_reasons),
+        "gain": None if gain is None else [gain.mean, gain.low, gain.high],
+        "promotion": None if facts.promotion is None else facts.promotion.state.value,
+        "steps": len(facts.steps),
+        "trajectories": facts.trained_trajectories,
+        "exclusions": dict(facts.exclusions),
+        "cost_usd": facts.cost_usd,
+        "leaked_windows": list(facts.leaked_windows),
+    }
 
-    assert isinstance(pool, asyncpg.Pool)
-    rows = await pool.fetch(
-        "SELECT run_id, state, started_at FROM hindsight.runs WHERE model = $1 ORDER BY started_at DESC", settings.model
+
+async def _list(settings: ReportSettings, database: Database) -> int:
+    rows = await database.pool.fetch(
+        "SELECT r.run_id, r.state, r.started_at, count(b.batch_id) FILTER (WHERE b.state = 'trained') AS steps"
+        " FROM hindsight.runs r LEFT JOIN hindsight.batches b USING (run_id)"
+        " WHERE r.model = $1 GROUP BY r.run_id ORDER BY r.started_at DESC, r.run_id DESC",
+        settings.model,
     )
     if settings.json_output:
-        listed = [{"run": row["run_id"], "state": row["state"], "started": str(row["started_at"])} for row in rows]
+        listed = [
+            {"run": row["run_id"], "started": f"{row['started_at']:%Y-%m-%dT%H:%M:%SZ}", "state": row["state"]}
+            | {"steps": row["steps"]}
+            for row in rows
+        ]
         print(json.dumps({"runs": listed}))
         return 0
     for row in rows:
-        print(f"{row['run_id']}  {row['started_at']:%Y-%m-%d %H:%M} UTC  {row['state']}")
+        print(f"{row['run_id']}  {row['started_at']:%Y-%m-%d %H:%M} UTC  {row['state']}, {row['steps']} steps")
     if not rows:
-        print(f"The model {settings.model!r} has no run yet.")
+        print(f"The model {settings.model!r} has no run yet; `python scripts/train_mmo.py` makes one.")
     return 0
 
 

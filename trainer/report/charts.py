@@ -1,18 +1,34 @@
-"""Small drawings as inline SVG: pure functions from numbers to markup. Colours come from the page's style.
+"""The report's kinds of picture: pure functions from numbers to inline SVG.
 
-All are 380 units wide, so that they are readable at phone width and sit side by side on a desk.
+Values that cannot be drawn (not a number, infinite) are left out; a picture of nothing says so.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-WIDTH = 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, WIDTH - 14, 20, 176
+from trainer.report.drawing import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Axis,
+    Point,
+    drawing,
+    frame,
+    hint,
+    is_drawable,
+    number,
+    path,
+    tag,
+    words,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,153 +46,181 @@ class IntervalRow:
 @dataclass(frozen=True, slots=True)
 class Series:
     name: str
-    points: tuple[tuple[float, float], ...]
+    points: tuple[Point, ...]
     spread: tuple[float, ...] = ()
     """Half the height of a band around each point."""
 
+    def drawable(self) -> Series:
+        """Without the points that no place can be given to."""
+        halves = self.spread or (0.0,) * len(self.points)
+        kept = [
+            (point, half)
+            for point, half in zip(self.points, halves, strict=True)
+            if all(map(is_drawable, (*point, half)))
+        ]
+        return Series(self.name, tuple(p for p, _ in kept), tuple(half for _, half in kept) if self.spread else ())
 
-def interval_chart(title: str, rows: Sequence[IntervalRow], *, percent: bool = False) -> Markup:
-    """One line a policy: the dot is the mean, the bar the 95 % interval."""
+
+@dataclass(frozen=True, slots=True)
+class CalendarHour:
+    """One window in a calendar: how it is coloured, what is said of it, and where its link goes."""
+
+    window_id: str
+    tone: str
+    """``trained``, ``held-out`` or ``unused``."""
+    strength: float
+    """From 0 to 1: how strongly it is coloured."""
+    said: str
+    target: str
+
+
+def interval_chart(
+    title: str, rows: Sequence[IntervalRow], *, percent: bool = False, rule: float | None = None
+) -> Markup:
+    """One line a policy: the dot is the mean, the bar the 95 % interval. ``rule``: a value to be compared with."""
+    rows = [row for row in rows if is_drawable(row.mean)]
+    if not rows:
+        return _nothing(title)
     ends = [value for row in rows for value in (row.mean, row.low, row.high) if value is not None]
-    axis = _Axis.over([*ends, 0.0] if percent else ends, 120, WIDTH - 16)
+    extra = ([0.0] if percent else []) + ([rule] if rule is not None else [])
+    axis = Axis.over([*ends, *extra], 92, WIDTH - 22)
     height = 34 + 30 * len(rows)
     parts = []
     for tick in axis.ticks():
         x = axis.at(tick)
-        parts.append(_tag("line", "grid", x1=x, x2=x, y1=10, y2=height - 24))
-        parts.append(_text("tick", x, height - 10, number(tick, percent), "middle"))
+        parts.append(tag("line", "grid", x1=x, x2=x, y1=10, y2=height - 24))
+        parts.append(words("tick", x, height - 8, number(tick, percent=percent), "middle"))
+    if rule is not None:
+        x = axis.at(rule)
+        parts.append(tag("line", "rule", x1=x, x2=x, y1=4, y2=height - 22))
     for index, row in enumerate(rows):
         y = 26 + 30 * index
-        said = f"{row.label}: {number(row.mean, percent)}"
+        said = f"{row.label}: {number(row.mean, percent=percent)}"
         if row.low is not None and row.high is not None:
-            said += f" ({number(row.low, percent)} to {number(row.high, percent)})"
-            parts.append(_tag("line", f"bar {row.tone}", x1=axis.at(row.low), x2=axis.at(row.high), y1=y, y2=y))
-        parts.append(_tag("circle", f"dot {row.tone}", cx=axis.at(row.mean), cy=y, r=5))
-        parts.append(_text("label", 112, y + 4, row.label, "end"))
-        parts.append(_tag("rect", "touch", _hint(said), x=0, y=y - 14, width=WIDTH, height=28))
-    return _svg(title, height, parts)
+            said += f" ({number(row.low, percent=percent)} to {number(row.high, percent=percent)})"
+            parts.append(tag("line", f"bar {row.tone}", x1=axis.at(row.low), x2=axis.at(row.high), y1=y, y2=y))
+        parts.append(tag("circle", f"dot {row.tone}", cx=axis.at(row.mean), cy=y, r=5))
+        parts.append(words("label", 84, y + 4, row.label, "end"))
+        parts.append(tag("rect", "touch", hint(said), x=0, y=y - 14, width=WIDTH, height=28))
+    return drawing(title, height, parts)
 
 
-def line_chart(title: str, series: Sequence[Series], *, x_label: str = "step", percent: bool = False) -> Markup:
-    """Curves over steps, each with an optional band."""
+def line_chart(
+    title: str, series: Sequence[Series], *, x_label: str = "step", percent: bool = False, dots: bool = True
+) -> Markup:
+    """Curves over something counted, each with an optional band."""
+    series = [shown for one in series if (shown := one.drawable()).points]
+    if not series:
+        return _nothing(title)
     edges = [
         edge
         for one in series
         for (_, y), half in zip(one.points, one.spread or (0.0,) * len(one.points), strict=True)
         for edge in (y - half, y + half)
     ]
-    across = _Axis.over([x for one in series for x, _ in one.points], _LEFT, _RIGHT, tight=True)
-    up = _Axis.over(edges, _BOTTOM, _TOP)
-    parts = _frame(across, up, x_label, percent)
+    across = Axis.over([x for one in series for x, _ in one.points], LEFT + 6, RIGHT - 6, tight=True)
+    up = Axis.over(edges, BOTTOM, TOP)
+    parts = frame(across, up, x_label, percent=percent, whole=True)
     for index, one in enumerate(series):
         if one.spread:
             banded = list(zip(one.points, one.spread, strict=True))
             upper = [(x, y + half) for (x, y), half in banded]
             lower = [(x, y - half) for (x, y), half in reversed(banded)]
-            parts.append(_tag("polygon", f"band s{index}", points=_path(across, up, upper + lower)))
-        parts.append(_tag("polyline", f"curve s{index}", points=_path(across, up, one.points)))
-        for x, y in one.points:
-            hint = _hint(f"{one.name} at {x_label} {x:g}: {number(y, percent)}")
-            parts.append(_tag("circle", f"point s{index}", hint, cx=across.at(x), cy=up.at(y), r=3))
+            parts.append(tag("polygon", f"band s{index}", points=path(across, up, upper + lower)))
+        parts.append(tag("polyline", f"curve s{index}", points=path(across, up, one.points)))
+        for x, y in one.points if dots else one.points[-1:]:
+            said = hint(f"{one.name} at {x_label} {number(x)}: {number(y, percent=percent)}")
+            parts.append(tag("circle", f"point s{index}", said, cx=across.at(x), cy=up.at(y), r=3.5))
         if len(series) > 1:
-            parts.append(_text(f"key s{index}", _LEFT + 6 + 110 * index, 12, one.name))
-    return _svg(title, 214, parts)
+            parts.append(words(f"key s{index}", LEFT + 4 + 160 * index, 14, one.name))
+    return drawing(title, HEIGHT, parts)
 
 
-def scatter(title: str, points: Sequence[tuple[float, float]], x_label: str, y_label: str, *, diagonal: bool) -> Markup:
+def scatter(title: str, points: Sequence[Point], x_label: str, y_label: str, *, diagonal: bool = False) -> Markup:
     """One dot a pair; with ``diagonal`` both axes are the same and agreement is a line."""
+    points = [point for point in points if all(map(is_drawable, point))]
+    if not points:
+        return _nothing(title)
     both = [value for point in points for value in point]
-    across = _Axis.over(both if diagonal else [x for x, _ in points], _LEFT, _RIGHT)
-    up = _Axis.over(both if diagonal else [y for _, y in points], _BOTTOM, _TOP)
-    parts = _frame(across, up, x_label, percent=False)
+    across = Axis.over(both if diagonal else [x for x, _ in points], LEFT, RIGHT)
+    up = Axis.over(both if diagonal else [y for _, y in points], BOTTOM, TOP)
+    parts = frame(across, up, x_label, y_label, whole=False)
     if diagonal:
-        parts.append(_tag("polyline", "rule", points=_path(across, up, [(across.low, up.low), (across.high, up.high)])))
-    parts += [_tag("circle", "mark", cx=across.at(x), cy=up.at(y), r=3) for x, y in points]
-    parts.append(_text("tick", 4, 10, y_label))
-    return _svg(title, 214, parts)
+        parts.append(tag("polyline", "rule", points=path(across, up, [(across.low, up.low), (across.high, up.high)])))
+    parts += [tag("circle", "mark", cx=across.at(x), cy=up.at(y), r=3) for x, y in points]
+    return drawing(title, HEIGHT, parts)
 
 
 def bars(title: str, rows: Sequence[tuple[str, float]]) -> Markup:
     """Horizontal bars with their numbers."""
-    most = max((value for _, value in rows), default=0) or 1
+    rows = [(label, value) for label, value in rows if is_drawable(value)]
+    if not rows:
+        return _nothing(title)
+    most = max(value for _, value in rows) or 1
     parts = []
     for index, (label, value) in enumerate(rows):
-        y, width = 8 + 24 * index, 170 * value / most
-        parts.append(_text("label", 148, y + 13, label, "end"))
-        parts.append(_tag("rect", "column", x=154, y=y + 2, width=max(width, 1), height=14, rx=2))
-        parts.append(_text("value", 160 + width, y + 13, f"{value:g}"))
-    return _svg(title, 16 + 24 * len(rows), parts)
+        y, width = 8 + 24 * index, 170 * max(value, 0.0) / most
+        parts.append(words("label", 148, y + 13, label, "end"))
+        parts.append(tag("rect", "column", x=154, y=y + 2, width=max(width, 1), height=14, rx=2))
+        parts.append(words("value", 160 + width, y + 13, number(value)))
+    return drawing(title, 16 + 24 * len(rows), parts)
 
 
-def number(value: float, percent: bool = False) -> str:
-    """A figure as the page writes it."""
-    if percent:
-        return f"{100 * value:.1f}%"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """Maps values to places."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    @classmethod
-    def over(cls, values: Sequence[float], start: float, end: float, *, tight: bool = False) -> _Axis:
-        finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-        low, high = min(finite), max(finite)
-        if high - low < 1e-9:
-            low, high = low - 0.5, high + 0.5
-        room = 0.0 if tight else 0.06 * (high - low)
-        return cls(low - room, high + room, start, end)
-
-    def at(self, value: float) -> float:
-        value = min(max(value, self.low), self.high)
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-
-    def ticks(self, about: int = 4) -> list[float]:
-        raw = (self.high - self.low) / about
-        scale = 10.0 ** math.floor(math.log10(raw))
-        step = next(step for step in (1, 2, 2.5, 5, 10) if step * scale >= raw * (1 - 1e-9)) * scale
-        first, last = math.ceil(self.low / step), math.floor(self.high / step)
-        return [count * step for count in range(first, last + 1)]
-
-
-def _frame(across: _Axis, up: _Axis, x_label: str, percent: bool) -> list[str]:
+def gains(title: str, rows: Mapping[str, float], *, targets: Mapping[str, str]) -> Markup:
+    """One column a window from the worst to the best: above the line the candidate won, below it lost."""
+    shown = sorted(((value, name) for name, value in rows.items() if is_drawable(value)))
+    if not shown:
+        return _nothing(title)
+    up = Axis.over([0.0, *(value for value, _ in shown)], BOTTOM + 20, TOP)
+    width = (RIGHT - LEFT) / len(shown)
     parts = []
     for tick in up.ticks():
         y = up.at(tick)
-        parts.append(_tag("line", "grid", x1=_LEFT, x2=_RIGHT, y1=y, y2=y))
-        parts.append(_text("tick", _LEFT - 4, y + 4, number(tick, percent), "end"))
-    parts += [_text("tick", across.at(tick), 192, f"{tick:g}", "middle") for tick in across.ticks(5)]
-    parts.append(_text("tick", _RIGHT, 208, x_label, "end"))
-    return parts
+        parts.append(tag("line", "grid", x1=LEFT, x2=RIGHT, y1=y, y2=y))
+        parts.append(words("tick", LEFT - 6, y + 4, number(tick), "end"))
+    for place, (value, name) in enumerate(shown):
+        top, bottom = sorted((up.at(value), up.at(0.0)))
+        gap = min(2.0, width / 5)
+        column = tag(
+            "rect",
+            "gain" if value > 0 else "loss" if value < 0 else "tie",
+            hint(f"{name}: {value:+.3f}"),
+            x=LEFT + place * width + gap / 2,
+            y=top,
+            width=min(width - gap, 40),
+            height=max(bottom - top, 1.5),
+        )
+        parts.append(tag("a", "", column, href=f"#{targets[name]}") if name in targets else column)
+    parts.append(tag("line", "zero", x1=LEFT, x2=RIGHT, y1=up.at(0.0), y2=up.at(0.0)))
+    return drawing(title, HEIGHT, parts, role="group")
 
 
-def _path(across: _Axis, up: _Axis, points: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in points)
+def calendar(title: str, hours: Sequence[CalendarHour], *, most_days: int = 31) -> Markup:
+    """A row a day, a square an hour; every square leads to its window."""
+    ordered = sorted(hours, key=lambda hour: hour.window_id)
+    days = [(day, list(found)) for day, found in groupby(ordered, key=lambda hour: hour.window_id[:10])][-most_days:]
+    if not days:
+        return _nothing(title)
+    side, left = 12.6, 64
+    parts = [words("tick", left + hour * side, 10, f"{hour:02}") for hour in (0, 6, 12, 18)]
+    for row, (day, found) in enumerate(days):
+        y = 16 + row * (side + 1)
+        parts.append(words("tick", 0, y + 10, day))
+        for one in found:
+            square = tag(
+                "rect",
+                f"hour {one.tone}",
+                hint(one.said),
+                x=left + int(one.window_id[11:13]) * side,
+                y=y,
+                width=side - 1.6,
+                height=side - 1.6,
+                rx=2,
+                style=f"--strength:{min(max(one.strength, 0.0), 1.0):.2f}",
+            )
+            parts.append(tag("a", "", square, href=f"#{one.target}"))
+    return drawing(title, 20 + len(days) * (side + 1), parts, role="group")
 
 
-def _text(kind: str, x: float, y: float, words: str, anchor: str = "start") -> str:
-    return _tag("text", kind, str(escape(words)), x=x, y=y, text_anchor=anchor)
-
-
-def _hint(words: str) -> str:
-    return f"<title>{escape(words)}</title>"
-
-
-def _tag(name: str, kind: str, content: str = "", **attributes: float | str) -> str:
-    written = "".join(
-        f' {key.replace("_", "-")}="{value if isinstance(value, str) else format(value, ".1f")}"'
-        for key, value in attributes.items()
-    )
-    return f'<{name} class="{kind}"{written}>{content}</{name}>'
-
-
-def _svg(title: str, height: float, parts: Sequence[str]) -> Markup:
-    label = escape(title)
-    head = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">'
-    return Markup(head + "".join(parts) + "</svg>")
+def _nothing(title: str) -> Markup:
+    return drawing(title, 40, [words("tick", WIDTH / 2, 24, "nothing to draw", "middle")])

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
-from data_bridge.window_ids import is_held_out
-from trainer.evaluation import Comparison, Evaluation, ExampleDecision, PolicyFigures, Role
-from trainer.report.charts import IntervalRow, Series, bars, interval_chart, line_chart, number, scatter
-from trainer.report.facts import RunFacts
+from trainer.evaluation import Comparison, Evaluation, ExampleDecision, ExampleReply, PolicyFigures
+from trainer.report import pictures
+from trainer.report.drawing import number
+from trainer.report.types import RunFacts, WindowFacts
+from trainer.report.verdict import duration, headline, notices, tone
 from trainer.statistics import Interval
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-_ORDER = (Role.CANDIDATE, Role.INCUMBENT, Role.BASE, Role.BASELINE)
 _HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    title: str
-    svg: Markup
+_MOST_WINDOWS = 500
+"""Shown one by one; of a longer run the newest ones."""
+_NONE = "\N{EN DASH}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,9 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    role: str
+class FigureRow:
+    """One measure, a cell for each policy."""
+
     name: str
     cells: tuple[Cell, ...]
 
@@ -49,29 +47,46 @@ class Row:
 class Example:
     title: str
     decision: ExampleDecision
+    shown: tuple[ExampleReply, ...]
+    """Of each policy the one reply whose score is nearest to the mean of its replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRow:
+    """One window: what it trained, or what was measured on it."""
+
+    facts: WindowFacts
+    anchor: str
+    scores: tuple[tuple[str, float], ...]
+    """(policy, score) of an evaluated window."""
 
 
 def render(facts: RunFacts) -> str:
     """The page. Pure: the same facts give the same page."""
     evaluation = facts.evaluation
-    share = float(facts.settings.get("held_out_share", 0.1))
-    trained = [window for window in facts.windows if window.steps]
+    rows = window_rows(facts)
     html = _template().render(
         facts=facts,
         headline=headline(facts),
-        notices=list(_notices(facts)),
-        duration=_duration(facts),
+        tone=tone(facts),
+        gate=pictures.gate_picture(facts),
+        notices=list(notices(facts)),
+        duration=duration(facts),
         evaluation=evaluation,
+        policies=_policies(evaluation) if evaluation else [],
         figures=figures_table(evaluation) if evaluation else [],
-        evaluation_charts=list(_evaluation_charts(evaluation)) if evaluation else [],
-        training_charts=list(_training_charts(facts)),
-        judge_charts=list(_judge_charts(facts)),
-        exclusions_chart=bars("Trajectories left out, by reason", list(facts.exclusions.items())),
+        evaluation_pictures=list(pictures.evaluation_pictures(evaluation)) if evaluation else [],
+        day_pictures=list(pictures.day_pictures(facts)),
+        training_pictures=list(pictures.training_pictures(facts)),
+        judge_pictures=list(pictures.judge_pictures(facts)),
+        exclusions=pictures.exclusions_picture(facts),
+        calendar=pictures.calendar_picture(facts),
         examples=list(_examples(evaluation)) if evaluation else [],
-        trained_trajectories=sum(step.trajectories for step in facts.steps),
-        trained_groups=sum(step.groups for step in facts.steps),
-        trained_tokens=sum(step.trainable_tokens for step in facts.steps),
-        held_out_trained=[window.window_id for window in trained if is_held_out(window.window_id, share)],
+        windows=rows[-_MOST_WINDOWS:],
+        windows_not_shown=max(0, len(rows) - _MOST_WINDOWS),
+        windows_trained=sum(bool(window.steps) for window in facts.windows),
+        anchor=pictures.anchor,
+        number=number,
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
     )
     return redact(html)
@@ -79,163 +94,105 @@ def render(facts: RunFacts) -> str:
 
 def write(facts: RunFacts, path: Path) -> Path:
     """Write the page to ``path``, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    html = render(facts)
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(render(facts), encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(html, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        said = error.strerror or type(error).__name__
+        raise ConfigurationError(
+            f"The report cannot be written to {path} ({said}): choose another --output."
+        ) from error
     return path
 
 
-def headline(facts: RunFacts) -> str:
-    """The verdict in a few words."""
-    name = facts.evaluation.candidate.name if facts.evaluation is not None else facts.model
-    if facts.promoted_as:
-        return f"{name} was promoted"
-    if facts.ruling is not None:
-        return {
-            "promote": f"{name} passed the gate",
-            "refuse": f"{name} was refused",
-            "undecided": f"{name}: undecided, not promoted",
-        }[facts.ruling]
-    if facts.state == "done":
-        return f"{name} was trained, not evaluated"
-    return f"The run of {name} is {facts.state}"
+def _policies(evaluation: Evaluation) -> list[PolicyFigures]:
+    return [figures for role in pictures.ROLES if (figures := evaluation.of(role)) is not None]
 
 
-def figures_table(evaluation: Evaluation) -> list[Row]:
-    """One row a policy; the last two columns compare the candidate with it."""
-    rows = []
-    for role in _ORDER:
-        figures = evaluation.of(role)
-        if figures is None:
-            continue
-        comparison = evaluation.against(role)
-        rows.append(Row(role.value, figures.name, (*_own_cells(figures), *_comparison_cells(comparison))))
+def figures_table(evaluation: Evaluation) -> list[FigureRow]:
+    """One row a measure, one column a policy: the candidate's own first, then what it is compared with."""
+    policies = _policies(evaluation)
+    compared = [evaluation.against(figures.role) for figures in policies]
+    own: Sequence[tuple[str, Callable[[PolicyFigures], Interval | None], bool]] = (
+        ("judge's score", lambda figures: figures.score, False),
+        ("P&L a decision", lambda figures: figures.pnl, False),
+        ("valid actions", lambda figures: figures.valid_rate, True),
+        ("error rate", lambda figures: figures.error_rate, True),
+        ("stopped by the guard", lambda figures: figures.blocked_rate, True),
+        ("characters a reply", lambda figures: figures.reply_length, False),
+    )
+    paired: Sequence[tuple[str, Callable[[Comparison], Interval | None], bool]] = (
+        ("candidate's gain over it", lambda comparison: comparison.score_difference, False),
+        ("candidate wins", lambda comparison: comparison.win_rate, True),
+        ("candidate's P&L over it", lambda comparison: comparison.pnl_difference, False),
+    )
+    rows = [FigureRow(name, tuple(_cell(of(one), percent) for one in policies)) for name, of, percent in own]
+    rows += [
+        FigureRow(name, tuple(Cell(_NONE) if one is None else _cell(of(one), percent) for one in compared))
+        for name, of, percent in paired
+    ]
+    kl = [one.kl_from_base for one in policies]
+    if any(value is not None for value in kl):
+        cells = tuple(Cell(_NONE if value is None else number(value)) for value in kl)
+        rows.append(FigureRow("KL from the base model", cells))
     return rows
 
 
-def _own_cells(figures: PolicyFigures) -> tuple[Cell, ...]:
-    return (
-        _cell(figures.error_rate, percent=True),
-        _cell(figures.valid_rate, percent=True),
-        _cell(figures.score),
-        _cell(figures.pnl),
-    )
-
-
-def _comparison_cells(comparison: Comparison | None) -> tuple[Cell, ...]:
-    if comparison is None:
-        return (Cell("n/a"), Cell("n/a"))
-    return (_cell(comparison.win_rate, percent=True), _cell(comparison.score_difference))
-
-
-def _cell(interval: Interval | None, *, percent: bool = False) -> Cell:
+def _cell(interval: Interval | None, percent: bool) -> Cell:
     if interval is None:
-        return Cell("n/a")
+        return Cell(_NONE)
+    mean = number(interval.mean, percent=percent)
     if interval.low is None or interval.high is None:
-        return Cell(number(interval.mean, percent))
-    return Cell(number(interval.mean, percent), f"{number(interval.low, percent)} to {number(interval.high, percent)}")
+        return Cell(mean)
+    return Cell(mean, f"{number(interval.low, percent=percent)} to {number(interval.high, percent=percent)}")
 
 
-def _evaluation_charts(evaluation: Evaluation) -> Iterator[Chart]:
-    measured: Sequence[tuple[str, str, bool]] = (
-        ("Error rate (lower is better)", "error_rate", True),
-        ("Judge's score", "score", False),
-        ("Realised P&L of a decision", "pnl", False),
-    )
-    for title, name, percent in measured:
-        rows = [
-            IntervalRow(role.value, interval.mean, interval.low, interval.high, _tone(role))
-            for role in _ORDER
-            if (figures := evaluation.of(role)) is not None and (interval := getattr(figures, name)) is not None
-        ]
-        if rows:
-            yield Chart(title, interval_chart(title, rows, percent=percent))
-    points = [
-        (window.pnl[role], window.scores[role])
-        for window in evaluation.windows
-        for role in window.scores
-        if role in window.pnl
-    ]
-    if points:
-        title = "Judge's score against P&L, a dot a window and policy"
-        yield Chart(title, scatter(title, points, "P&L", "score", diagonal=False))
-
-
-def _tone(role: Role) -> str:
-    return role.value if role in (Role.CANDIDATE, Role.INCUMBENT) else "other"
-
-
-_CURVES: Sequence[tuple[str, tuple[str, ...]]] = (
-    ("Reward (band: standard deviation)", ("reward",)),
-    ("Loss", ("loss",)),
-    ("KL from the base model, and from the policy that played", ("kl", "kl_behaviour")),
-    ("Entropy of a token", ("entropy",)),
-    ("Importance ratio", ("ratio", "ratio_max")),
-    ("Effective sample size, share of tokens", ("effective_sample_size",)),
-    ("Share of clipped tokens", ("clip_share",)),
-    ("Gradient norm", ("grad_norm",)),
-)
-
-
-def _training_charts(facts: RunFacts) -> Iterator[Chart]:
-    for title, names in _CURVES:
-        series = []
-        for name in names:
-            found = [(step, step.metrics[name]) for step in facts.steps if name in step.metrics]
-            if not found:
-                continue
-            spread = tuple(step.metrics.get("reward_std", 0.0) for step, _ in found) if name == "reward" else ()
-            series.append(Series(name, tuple((float(step.step), value) for step, value in found), spread))
-        if series:
-            yield Chart(title, line_chart(title, series))
-    histograms = [step.histogram for step in facts.steps if step.histogram]
-    if histograms:
-        edges = histograms[0]["edges"]
-        counts = [sum(column) for column in zip(*(one["counts"] for one in histograms), strict=True)]
-        labels = [f"below {edges[0]:g}"]
-        labels += [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
-        title = "Advantages of all trajectories"
-        yield Chart(title, bars(title, list(zip([*labels, f"above {edges[-1]:g}"], counts, strict=True))))
-
-
-def _judge_charts(facts: RunFacts) -> Iterator[Chart]:
-    if facts.agreement is not None:
-        title = "The same trajectory in two orders"
-        pairs = facts.agreement.pairs[:2000]
-        yield Chart(title, scatter(title, pairs, "score in one order", "in the other", diagonal=True))
+def window_rows(facts: RunFacts) -> list[WindowRow]:
+    """Every window that the run met or was evaluated on, in order."""
+    evaluated = {window.window_id: window for window in facts.evaluation.windows} if facts.evaluation else {}
+    met = {window.window_id: window for window in facts.windows}
+    rows = []
+    for window_id in sorted(met.keys() | evaluated.keys()):
+        scores = evaluated[window_id].scores if window_id in evaluated else {}
+        rows.append(
+            WindowRow(
+                met.get(window_id) or WindowFacts(window_id, "held_out", 0, (), None, {}),
+                pictures.anchor(window_id),
+                tuple((role.value, scores[role]) for role in pictures.ROLES if role in scores),
+            )
+        )
+    return rows
 
 
 def _examples(evaluation: Evaluation) -> Iterator[Example]:
-    if evaluation.best is not None:
-        yield Example("Best: most gained over the incumbent", evaluation.best)
-    if evaluation.worst is not None:
-        yield Example("Worst: most lost", evaluation.worst)
+    for title, decision in (
+        ("Best: most gained over the incumbent", evaluation.best),
+        ("Worst: most lost", evaluation.worst),
+    ):
+        if decision is not None:
+            yield Example(title, decision, tuple(_typical(decision.replies)))
 
 
-def _notices(facts: RunFacts) -> Iterator[str]:
-    """Every stand-in says that it is one."""
-    if facts.judge and not facts.judge_is_llm:
-        yield (
-            "The judge of this run was the offline yardstick (realised P&L in the window, risk and valid actions), "
-            "not an LLM. Its scores reward luck as well as skill."
-        )
-    if facts.settings.get("database_url") is None:
-        yield "The agents of this run played the simulated market on the embedded database, not a real game."
-    if facts.backend == "cpu":
-        yield f"The model was trained on the CPU: {facts.base_model}."
-
-
-def _duration(facts: RunFacts) -> str:
-    if facts.finished_at is None:
-        return ""
-    seconds = int((facts.finished_at - facts.started_at).total_seconds())
-    return f"took {seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"took {seconds} s"
+def _typical(replies: Sequence[ExampleReply]) -> Iterator[ExampleReply]:
+    for role in pictures.ROLES:
+        own = [reply for reply in replies if reply.role == role]
+        if own:
+            mean = sum(reply.score for reply in own) / len(own)
+            yield min(own, key=lambda reply: abs(reply.score - mean))
 
 
 @cache
 def _template() -> Template:
-    from jinja2 import Environment, FileSystemLoader
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
     return environment.get_template("page.html.jinja")

@@ -106,6 +106,20 @@ async def test_a_worse_checkpoint_is_refused_and_the_agents_keep_what_they_have(
     assert len(await history(played, "hindsight")) == 1
 
 
+async def test_a_checkpoint_too_far_from_the_base_model_is_refused_whatever_it_gained(
+    played: Database, checkpoints: CheckpointServer, tmp_path: Path
+) -> None:
+    await played.pool.execute("UPDATE hindsight.batches SET metrics = '{\"kl\": 3.5}' WHERE step = 2")
+    candidate = await find_checkpoint(played, "hindsight", 2)
+    considered = await consider(played, _settings(tmp_path, checkpoints), candidate, run_id=None)
+    gain = considered.evaluation.score_difference
+    assert gain.low is not None
+    assert gain.low > 0
+    assert considered.decision.ruling is Ruling.REFUSE
+    assert "KL from the base model 3.5 is beyond the limit of 2" in considered.decision.sentence
+    assert await serving(played, "hindsight") is None
+
+
 async def test_no_promote_evaluates_and_leaves_it_at_that(
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:

@@ -12,11 +12,20 @@ import logging
 from pathlib import Path
 
 from data_bridge.errors import ConfigurationError
+from trainer.backends.adapter_files import is_whole
 from trainer.backends.base import TrainingBackend
 from trainer.ledger import Ledger
 from trainer.model_lock import ModelLock
 
 logger = logging.getLogger(__name__)
+
+
+async def needs_mending(ledger: Ledger, model: str) -> bool:
+    """Whether the ledger alone shows that the backend must be asked before a run is planned. Loads nothing."""
+    if await ledger.unfinished_batch(model) is not None:
+        return True
+    newest = await ledger.newest_checkpoint(model)
+    return newest is not None and "://" not in newest.location and not is_whole(Path(newest.location))
 
 
 async def settle_unfinished(ledger: Ledger, lock: ModelLock, backend: TrainingBackend) -> str | None:

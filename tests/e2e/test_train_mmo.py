@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -244,8 +246,15 @@ async def test_settings_that_make_no_sense_are_exit_2(command: Command, flags: t
     assert words in output
 
 
-async def test_the_closed_loop_plays_trains_and_goes_on_where_it_was(tmp_path: Path, tiny: Path) -> None:
-    command = Command(None, tmp_path / "home", tiny)
+@pytest.fixture
+def embedded(tiny: Path) -> Iterator[Command]:
+    """Without DATABASE_URL. Not under pytest's own folder, which other sessions close to the server's user."""
+    with tempfile.TemporaryDirectory(prefix="hindsight-loop-") as folder:
+        yield Command(None, Path(folder) / "home", tiny)
+
+
+async def test_the_closed_loop_plays_trains_and_goes_on_where_it_was(embedded: Command) -> None:
+    command = embedded
     flags = (
         *("--iterations", "2", "--windows-per-iteration", "5", "--agents", "4", "--explore", "answers"),
         *("--held-out-share", "0", "--until", NOW.isoformat(), "--json"),

@@ -124,16 +124,17 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
     from trainer.log_training import plan_log, train_on_log
     from trainer.model_lock import hold
     from trainer.session import Session
-    from trainer.settle import forget_lost_steps, settle_unfinished
+    from trainer.settle import forget_lost_steps, needs_mending, settle_unfinished
     from trainer.shutdown import stop_on_signal, unless_stopped
 
     await check_writable(database)
     ledger = Ledger(database)
     with stop_on_signal(view.say) as stop:
         async with hold(database, settings.model) as lock:
-            unsettled = await ledger.unfinished_batch(settings.model) is not None
-            # Too little data is found out before the model is loaded, unless a batch has to be settled first.
-            plan = None if simulated or unsettled else await plan_log(settings, database, ledger)
+            # Too little data is found out before the model is loaded, unless something must be mended first.
+            plan = None
+            if not simulated and not await needs_mending(ledger, settings.model):
+                plan = await plan_log(settings, database, ledger)
             async with open_backend(settings) as backend:
                 for mend in (settle_unfinished, forget_lost_steps):
                     if (sentence := await mend(ledger, lock, backend)) is not None:

@@ -2,7 +2,7 @@
 
 A claim is a row with a lease that the holder keeps renewing; whoever finds a live claim waits for that
 verdict instead of paying for it too, and takes over when the lease runs out. Every step is one short
-statement or transaction, so a pooler in transaction mode is fine.
+transaction, so a pooler in transaction mode is fine; what many calls want at the same moment goes into one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import asyncpg
 
 from data_bridge.database import Database
 from trainer.judge.records import Call, JudgedTrajectory, Judgement, Question
+from trainer.judge.together import Together
 
 logger = logging.getLogger(__name__)
 
@@ -28,19 +29,23 @@ LEASE = timedelta(seconds=30)
 """How long a claim of a dead host keeps others waiting."""
 
 _LOAD = """
-SELECT order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cost_usd, characters_cut
-  FROM hindsight.verdicts WHERE verdict_key = $1
+SELECT verdict_key, order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cost_usd, characters_cut
+  FROM hindsight.verdicts WHERE verdict_key = ANY($1)
 """
-_LOAD_ONE = _LOAD + "AND order_number = $2"
+# In the order of the key, so that two hosts that want the same rows do not wait for each other.
 _CLAIM = """
 INSERT INTO hindsight.verdict_claims AS c (verdict_key, order_number, holder, expires_at)
-VALUES ($1, $2, $3, clock_timestamp() + $4)
+SELECT wanted.*, $3, clock_timestamp() + $4
+  FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::int[]) AS w(k, n) ORDER BY k, n) AS wanted
     ON CONFLICT (verdict_key, order_number) DO UPDATE SET holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at
  WHERE c.expires_at < clock_timestamp()
-RETURNING true
+RETURNING verdict_key, order_number
 """
 _RENEW = "UPDATE hindsight.verdict_claims SET expires_at = clock_timestamp() + $2 WHERE holder = $1"
-_RELEASE = "DELETE FROM hindsight.verdict_claims WHERE verdict_key = $1 AND order_number = $2 AND holder = $3"
+_RELEASE = """
+DELETE FROM hindsight.verdict_claims AS c USING unnest($1::text[], $2::int[]) AS w(k, n)
+ WHERE c.verdict_key = w.k AND c.order_number = w.n AND c.holder = $3
+"""
 _RELEASE_ALL = "DELETE FROM hindsight.verdict_claims WHERE holder = $1"
 _STORE = """
 INSERT INTO hindsight.verdicts (verdict_key, order_number, judge, is_llm, rubric, rubric_version, prompt_version,
@@ -48,17 +53,13 @@ INSERT INTO hindsight.verdicts (verdict_key, order_number, judge, is_llm, rubric
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
     ON CONFLICT (verdict_key, order_number) DO NOTHING
 """
-_CALL = """
+_RECORD_CALL = """
 INSERT INTO hindsight.judge_calls (run_id, verdict_key, order_number, window_id, group_id, judge, prompt_hash, result,
        fault, prompt_tokens, completion_tokens, tokens_estimated, cost_usd, latency_ms)
-VALUES ({values})
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 """
-_RECORD_CALL = _CALL.format(values=", ".join(f"${place}" for place in range(1, 15)))
-# One statement, so that a verdict is there with its call and without its claim, or none of this has happened.
-_SETTLE = f"""
-WITH verdict AS ({_STORE}), call AS ({_CALL.format(values=", ".join(f"${place}" for place in range(18, 32)))})
-DELETE FROM hindsight.verdict_claims WHERE verdict_key = $1 AND order_number = $2 AND holder = $17
-"""
+
+Answered = tuple[Question, Judgement, Call | None]
 
 
 class VerdictStore(Protocol):
@@ -124,34 +125,58 @@ class PostgresVerdicts:
         self._lease = lease
         self._holder = f"{run_id}/{uuid.uuid4().hex}"
         self._held: set[tuple[str, int]] = set()
+        self._loads = Together(self._load_all)
+        self._claims = Together(self._claim_all)
+        self._stores = Together(self._store_all)
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]:
-        rows = await self._pool.fetch(_LOAD, verdict_key)
-        return {row["order_number"]: _judgement(row) for row in rows}
+        return await self._loads.ask(verdict_key)
 
     async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
-        key, order = question.verdict_key, question.order_number
-        async with self._pool.acquire() as connection:
-            taken = bool(await connection.fetchval(_CLAIM, key, order, self._holder, self._lease))
-            if taken:
-                self._held.add((key, order))
-            # Looked up after the claim, in a statement of its own: only so does it see what the last holder stored.
-            row = await connection.fetchrow(_LOAD_ONE, key, order)
-        return taken, None if row is None else _judgement(row)
+        return await self._claims.ask(question)
 
     async def release(self, question: Question) -> None:
         key, order = question.verdict_key, question.order_number
         if (key, order) in self._held:
             self._held.discard((key, order))
-            await self._pool.execute(_RELEASE, key, order, self._holder)
+            await self._pool.execute(_RELEASE, [key], [order], self._holder)
 
     async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
-        values = self._verdict_values(question, judgement)
-        if call is None:
-            await self._pool.execute(_STORE, *values)
-            return
-        await self._pool.execute(_SETTLE, *values, self._holder, *self._call_values(question, call))
-        self._held.discard((question.verdict_key, question.order_number))
+        await self._stores.ask((question, judgement, call))
+
+    async def _load_all(self, keys: list[str]) -> list[dict[int, Judgement]]:
+        found: dict[str, dict[int, Judgement]] = {key: {} for key in keys}
+        for row in await self._pool.fetch(_LOAD, list(found)):
+            found[row["verdict_key"]][row["order_number"]] = _judgement(row)
+        return [found[key] for key in keys]
+
+    async def _claim_all(self, questions: list[Question]) -> list[tuple[bool, Judgement | None]]:
+        names = [(question.verdict_key, question.order_number) for question in questions]
+        keys, numbers = [key for key, _ in names], [number for _, number in names]
+        rows = await self._pool.fetch(_CLAIM, keys, numbers, self._holder, self._lease)
+        taken = {(row["verdict_key"], row["order_number"]) for row in rows}
+        self._held |= taken
+        # Looked up after the claim, in a statement of its own: only so does it see what the last holder stored.
+        known = await self._load_all(keys)
+        answers = []
+        for name, orders in zip(names, known, strict=True):
+            answers.append((name in taken, orders.get(name[1])))
+            taken.discard(name)  # asked for twice at once: the first has it
+        return answers
+
+    async def _store_all(self, answered: list[Answered]) -> list[None]:
+        """Verdicts are there with their calls and without their claims, or none of this has happened."""
+        answered = sorted(answered, key=lambda item: (item[0].verdict_key, item[0].order_number))
+        verdicts = [self._verdict_values(question, judgement) for question, judgement, _ in answered]
+        calls = [self._call_values(question, call) for question, _, call in answered if call is not None]
+        names = [(question.verdict_key, question.order_number) for question, _, _ in answered]
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.executemany(_STORE, verdicts)
+            if calls:
+                await connection.executemany(_RECORD_CALL, calls)
+                await connection.execute(_RELEASE, [key for key, _ in names], [n for _, n in names], self._holder)
+        self._held.difference_update(names)
+        return [None] * len(answered)
 
     async def record_call(self, question: Question, call: Call) -> None:
         await self._pool.execute(_RECORD_CALL, *self._call_values(question, call))
@@ -170,8 +195,13 @@ class PostgresVerdicts:
                 except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                     logger.warning("could not renew the claims on verdicts", exc_info=True)
 
-    async def release_all(self) -> None:
-        """Also a claim that was cancelled halfway, of which we do not know whether we have it."""
+    async def finish(self) -> None:
+        """Let what is being written arrive, then give up every claim.
+
+        Also one that was cancelled halfway, of which we do not know whether we have it.
+        """
+        for requests in (self._loads, self._claims, self._stores):
+            await requests.finish()
         await self._pool.execute(_RELEASE_ALL, self._holder)
 
     def _verdict_values(self, question: Question, judgement: Judgement) -> tuple[object, ...]:
@@ -229,7 +259,7 @@ async def open_verdicts(database: Database, run_id: str, lease: timedelta = LEAS
     finally:
         renewal.cancel()
         await asyncio.gather(renewal, return_exceptions=True)
-        await verdicts.release_all()
+        await verdicts.finish()
 
 
 def _judgement(row: Any) -> Judgement:

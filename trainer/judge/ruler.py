@@ -204,11 +204,12 @@ class LlmJudge:
                 detail = f"one more call could exceed --max-cost {self.budget.ceiling:g} dollars"
                 raise _NoVerdict(Reason.OVER_BUDGET, detail) from None
             except CallFailed as failure:
-                await self._record_failure(question, asked, fitted, failure, bill)
+                # First what the calls that wait for this slot must know, then what can take a moment.
+                self._stopped_by = self._stopped_by or failure.fatal
                 if failure.result is CallResult.BUSY:
                     self.limiter.busy(started)
+                await self._record_failure(question, asked, fitted, failure, bill)
                 if failure.fatal is not None:
-                    self._stopped_by = failure.fatal
                     raise failure.fatal from failure
                 if failure.reason is not None:
                     raise _NoVerdict(failure.reason, failure.fault) from failure

@@ -7,8 +7,9 @@ import torch
 
 from tests.builders_training import judged, make_batch, replying
 from tests.tiny_model import shared_tiny_model
+from trainer.backends.cpu_attention import Layout
 from trainer.backends.cpu_packing import PackedSequence, best_clusters, pack
-from trainer.backends.cpu_policy import Policy, visibility
+from trainer.backends.cpu_policy import Policy
 from trainer.backends.prepare import prepare
 from trainer.config import TrainingSettings
 
@@ -84,14 +85,14 @@ async def test_packed_and_plain_log_probabilities_agree(policy: Policy) -> None:
     together, apart = 0.0, 0.0
     for sequence in sequences:
         inputs = sequence.inputs
-        mask = visibility(inputs["group_ids"], inputs["parent_ids"])
+        layout = Layout(inputs["group_ids"], inputs["parent_ids"])
         targets = inputs["assistant_mask"][0].nonzero()[:, 0]
         with torch.no_grad():
-            values = policy.likelihoods(sequence.tokens, inputs["input_pos"], mask, targets).logprobs
+            values = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets).logprobs
         together += float(values.sum())
         for tokens, places in plain_sequences(inputs):
             length = tokens.shape[1]
-            causal = visibility(torch.ones(1, length, dtype=torch.long), torch.ones(1, length, dtype=torch.long))
+            causal = Layout(torch.ones(1, length, dtype=torch.long), torch.ones(1, length, dtype=torch.long))
             with torch.no_grad():
                 plain = policy.likelihoods(tokens, torch.arange(length)[None], causal, places).logprobs
             apart += float(plain.sum())

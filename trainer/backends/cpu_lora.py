@@ -63,5 +63,5 @@ class _FusedLora(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1])
         for_x = (gradient @ ctx.merged).reshape(x.shape) if ctx.needs_input_grad[0] else None
         for_down = ((gradient @ up) * ctx.scale).t() @ rows
-        for_up = gradient.t() @ ((rows @ down.t()) * ctx.scale)
+        for_up = (((rows @ down.t()) * ctx.scale).t() @ gradient).t()
         return for_x, None, for_down, for_up, None

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
+from trainer.backends.cpu_attention import Layout, register
 from trainer.backends.cpu_lora import fuse
 from trainer.inference.loading import end_tokens, load_base, load_tokenizer, prompt_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ATTENTION = "hindsight_packed"
 _RECOMPUTE_ABOVE = 1024
 """Longer sequences keep only the layers' inputs and compute the rest again on the way back: memory stays flat."""
 _LOGITS_AT_ONCE = 512
@@ -44,13 +43,11 @@ class Policy:
 
     def __init__(self, base: Path, *, rank: int, learning_rate: float, seed: int) -> None:
         from peft import LoraConfig, get_peft_model
-        from transformers import AttentionInterface
 
-        AttentionInterface.register(_ATTENTION, _packed_attention)
         self.tokenizer = load_tokenizer(base)
-        model = load_base(base, attention=_ATTENTION)
+        model = load_base(base, attention=register())
+        self.config = model.config
         self.context = int(model.config.max_position_embeddings)
-        self._heads_per_key = model.config.num_attention_heads // model.config.num_key_value_heads
         self._end = min(end_tokens(model, self.tokenizer) & {self.tokenizer.eos_token_id} or {2})
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -59,6 +56,8 @@ class Policy:
             )
         fuse(self._model)
         self._causal = self._model.get_base_model()
+        self.learns_entropy = False
+        """Whether entropies carry gradients: that costs another pass over the vocabulary."""
         self._fresh = {name: value.detach().clone() for name, value in self._trained()}
         self.optimizer = self._new_optimizer(learning_rate)
 
@@ -72,9 +71,9 @@ class Policy:
     def parameters(self) -> list[Any]:
         return [parameter for _, parameter in self._trained()]
 
-    def likelihoods(self, tokens: Tensor, positions: Tensor, mask: Tensor, targets: Tensor) -> Likelihoods:
-        """Of ``tokens[targets]``, each predicted from the place before it. ``mask`` is what each token may see."""
-        hidden = self._hidden(tokens, positions, mask)[0, targets - 1]
+    def likelihoods(self, tokens: Tensor, positions: Tensor, layout: Layout, targets: Tensor) -> Likelihoods:
+        """Of ``tokens[targets]``, each predicted from the place before it."""
+        hidden = self._hidden(tokens, positions, layout)[0, targets - 1]
         wanted = tokens[0, targets]
         parts = [
             self._head(hidden[start : start + _LOGITS_AT_ONCE], wanted[start : start + _LOGITS_AT_ONCE])
@@ -146,18 +145,13 @@ class Policy:
     def _new_optimizer(self, learning_rate: float) -> torch.optim.AdamW:
         return torch.optim.AdamW(self.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
 
-    def _hidden(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+    def _hidden(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         recompute = torch.is_grad_enabled() and tokens.shape[1] > _RECOMPUTE_ABOVE
         if recompute:
             self._causal.gradient_checkpointing_enable({"use_reentrant": False})
             self._causal.train()
         try:
-            output = self._causal.base_model(
-                input_ids=tokens,
-                position_ids=positions,
-                attention_mask=mask.repeat(1, 1, self._heads_per_key, 1),
-                use_cache=False,
-            )
+            output = self._causal.base_model(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
         finally:
             if recompute:
                 self._causal.eval()
@@ -171,11 +165,10 @@ class Policy:
         return self._read_out(hidden, wanted)
 
     def _read_out(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self._causal.get_output_embeddings()(hidden)
-        total = logits.logsumexp(dim=-1)
-        logprobs = logits.gather(1, wanted[:, None])[:, 0] - total
-        entropies = total - (torch.softmax(logits, dim=-1) * logits).sum(dim=-1)
-        return logprobs, entropies
+        logprobs = torch.log_softmax(self._causal.get_output_embeddings()(hidden), dim=-1)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns_entropy):
+            entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
+        return logprobs.gather(1, wanted[:, None])[:, 0], entropies
 
     def _reply_tokens(self, request: ScoreRequest) -> tuple[int, ...]:
         """The reply as tokens, the end included; empty if it cannot be written as this model's tokens."""
@@ -200,30 +193,8 @@ class Policy:
         likelihoods = self.likelihoods(
             torch.tensor([tokens]),
             torch.tensor([positions]),
-            visibility(group_ids, torch.zeros_like(group_ids)),
+            Layout(group_ids, torch.zeros_like(group_ids)),
             torch.tensor(targets),
         )
         values = likelihoods.logprobs.split_with_sizes([len(reply) for reply in replies])
         return [tuple(part.tolist()) for part in values]
-
-
-def visibility(group_ids: Tensor, parent_ids: Tensor) -> Tensor:
-    """ART's rule as an additive mask [1, 1, tokens, tokens]: a token sees its own reply so far and its prompt."""
-    seen = (group_ids[:, :, None] == group_ids[:, None, :]) | (parent_ids[:, :, None] == group_ids[:, None, :])
-    length = group_ids.shape[1]
-    seen &= torch.ones(length, length, dtype=torch.bool).tril()
-    return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
-
-
-def _packed_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, *, scaling: float, **_: Any
-) -> tuple[Tensor, None]:
-    """Grouped heads side by side on one key head, so that keys and values are not copied for each of them.
-
-    ``attention_mask`` is already repeated for the heads of a group.
-    """
-    rows, heads, tokens, size = query.shape
-    key_heads = key.shape[1]
-    grouped = query.reshape(rows, key_heads, heads // key_heads * tokens, size)
-    attended = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
-    return attended.reshape(rows, heads, tokens, size).transpose(1, 2), None

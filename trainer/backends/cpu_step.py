@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainer.backends.cpu_attention import Layout
 from trainer.backends.cpu_packing import PackedSequence
-from trainer.backends.cpu_policy import Likelihoods, Policy, visibility
+from trainer.backends.cpu_policy import Likelihoods, Policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +47,7 @@ class _Tally:
 def gradient_step(policy: Policy, sequences: Sequence[PackedSequence], settings: StepSettings) -> dict[str, float]:
     """Train ``policy`` on ``sequences`` and return the step's metrics. Gradients accumulate over the sequences."""
     started = monotonic()
+    policy.learns_entropy = settings.entropy_bonus > 0
     tally = _Tally([], [], [], [], [])
     losses, norms = [], []
     for part in _parts(sequences, settings.updates):
@@ -83,6 +85,13 @@ def _update(
     return total, float(norm)
 
 
+def backward(policy: Policy, sequence: PackedSequence, settings: StepSettings) -> None:
+    """Forward and backward of one sequence alone: what the benchmark times."""
+    tally = _Tally([], [], [], [], [])
+    loss = _loss(policy, sequence, settings, tally, sample_base=False) / sequence.trainable_tokens
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
 def _loss(
     policy: Policy, sequence: PackedSequence, settings: StepSettings, tally: _Tally, *, sample_base: bool
 ) -> Tensor:
@@ -90,13 +99,13 @@ def _loss(
     from art.loss import loss_fn
 
     inputs = sequence.inputs
-    mask = visibility(inputs["group_ids"], inputs["parent_ids"])
+    layout = Layout(inputs["group_ids"], inputs["parent_ids"])
     targets = inputs["assistant_mask"][0].nonzero()[:, 0]
-    likelihoods = policy.likelihoods(sequence.tokens, inputs["input_pos"], mask, targets)
+    likelihoods = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
     base = None
     if settings.kl > 0 or sample_base:
         with torch.no_grad(), policy.as_base():
-            base = policy.likelihoods(sequence.tokens, inputs["input_pos"], mask, targets)
+            base = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
     _note(tally, inputs, targets, likelihoods, base)
     spread = _spread(likelihoods.logprobs, targets, sequence.tokens.shape[1])
     reference = None if base is None else _spread(base.logprobs, targets, sequence.tokens.shape[1])

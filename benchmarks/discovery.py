@@ -25,7 +25,7 @@ from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 
 NOW = datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
-AGENTS = 100
+AGENTS = 300  # a game of some size: a million rows are twenty weeks of it
 LIMIT = 0.2
 
 _FILL = """

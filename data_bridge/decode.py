@@ -59,7 +59,9 @@ def decode_steps(text: str | bytes) -> list[Step]:
     if not steps:
         raise Undecodable(Reason.NO_STEPS, "stepsJson is an empty list")
     for place, step in enumerate(steps):
-        if step.action is not None and step.action.is_pending:
+        action = step.action
+        # The first letter spares nearly every action the closer look: this loop runs over millions.
+        if action is not None and action.action_type[:1] in "pP \t\n" and action.is_pending:
             steps[place] = msgspec.structs.replace(step, action=None)
     return steps
 

@@ -185,6 +185,8 @@ async def _add_strays(
 ) -> None:
     """See the rows whose id is NULL, in the hours that lack agents without them, and those whose id is bad."""
     nameless = [row["agentId"] for row in await fetch(_AGENTS_WITHOUT_ID)]
+    if not nameless and not bad:
+        return
     hours = _hours(first, last)
     if nameless:
         unsure = [hour for hour in hours if (seen := found.get(window_of(hour))) is None or len(seen.agents) < wanted]

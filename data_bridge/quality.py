@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 from typing import Literal
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes, Window
@@ -137,10 +138,10 @@ def _fault_of_row(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, st
         return Reason.NO_STEPS, "no steps"
     if not any(call.response or call.tool_calls for step in trajectory.steps for call in step.llm_calls):
         return Reason.NO_LLM_CALLS, f"no model reply in {len(trajectory.steps)} steps"
-    if rules.min_actions > 0:
-        actions = len(trajectory.actions)
-        if actions < rules.min_actions:
-            return Reason.TOO_FEW_ACTIONS, f"{actions} of at least {rules.min_actions}"
+    done = (step for step in trajectory.steps if step.action is not None and not step.action.is_pending)
+    actions = sum(1 for _ in islice(done, rules.min_actions))
+    if actions < rules.min_actions:
+        return Reason.TOO_FEW_ACTIONS, f"{actions} of at least {rules.min_actions}"
     return None
 
 

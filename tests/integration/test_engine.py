@@ -1,0 +1,174 @@
+"""The engine on the tiny model: batching changes the speed, never the reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from data_bridge.errors import BackendError, ConfigurationError
+from data_bridge.models import ChatMessage
+from tests.tiny_model import shared_tiny_model
+from trainer.inference.embedded_model import model_directory
+from trainer.inference.engine import Engine
+from trainer.types import Completion
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_tiny_model(tmp_path_factory)
+
+
+@pytest.fixture
+async def engine(tiny: Path) -> AsyncIterator[Engine]:
+    engine = Engine(tiny, threads=1)
+    yield engine
+    await engine.close()
+
+
+def asking(question: str, rules: str = "You trade. " * 12) -> list[ChatMessage]:
+    return [ChatMessage(role="system", content=rules), ChatMessage(role="user", content=question)]
+
+
+def same(one: Completion, other: Completion) -> bool:
+    return one.token_ids == other.token_ids and one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+async def test_replies_are_the_models_own_greedy_ones_with_their_log_probabilities(engine: Engine, tiny: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from trainer.inference.loading import load_tokenizer, prompt_tokens
+
+    plain = AutoModelForCausalLM.from_pretrained(tiny)
+    tokenizer = load_tokenizer(tiny)
+    model = engine.model(None, "tiny")
+    questions = ["Up?", "Will ACME rise after the report?", "Down? " * 9]
+    answers = await asyncio.gather(*(model.chat(asking(q), n=2, temperature=0, max_tokens=6) for q in questions))
+    for question, replies in zip(questions, answers, strict=True):
+        tokens = list(prompt_tokens(tokenizer, asking(question)))
+        for number, token in enumerate(replies[0].token_ids):
+            with torch.no_grad():
+                logprobs = torch.log_softmax(plain(torch.tensor([tokens])).logits[0, -1], -1)
+            assert int(logprobs.argmax()) == token
+            assert replies[0].logprobs[number] == pytest.approx(float(logprobs[token]), abs=1e-3)
+            tokens.append(token)
+        assert same(replies[0], replies[1])
+
+
+async def test_a_seeded_request_gets_the_same_replies_alone_and_in_company(engine: Engine) -> None:
+    model = engine.model(None, "tiny")
+    alone = await model.chat(asking("Up?"), n=3, seed=5, max_tokens=8)
+    company = [model.chat(asking(f"Number {number}?"), n=2, max_tokens=12) for number in range(6)]
+    together, *_ = await asyncio.gather(model.chat(asking("Up?"), n=3, seed=5, max_tokens=8), *company)
+    assert all(same(one, other) for one, other in zip(alone, together, strict=True))
+    assert len({reply.token_ids for reply in alone}) == 3  # the samples of one request differ
+
+
+async def test_a_remembered_beginning_changes_no_reply(engine: Engine, tiny: Path) -> None:
+    model = engine.model(None, "tiny")
+    first = await model.chat(asking("Up?"), temperature=0, max_tokens=6)
+    await model.chat(asking("Something else entirely, and longer."), temperature=0, max_tokens=6)
+    again = await model.chat(asking("Up?"), temperature=0, max_tokens=6)
+    fresh = Engine(tiny, threads=1)
+    other = await fresh.model(None, "tiny").chat(asking("Up?"), temperature=0, max_tokens=6)
+    await fresh.close()
+    assert same(first[0], again[0])
+    assert same(first[0], other[0])
+
+
+async def test_length_and_stop_strings_end_a_reply(engine: Engine) -> None:
+    model = engine.model(None, "tiny@step0")
+    (whole,) = await model.chat(asking("Up?"), temperature=0, max_tokens=6)
+    assert (whole.finish_reason, len(whole.token_ids), whole.model) == ("length", 6, "tiny@step0")
+    word = whole.text[3:6]
+    (cut,) = await model.chat(asking("Up?"), temperature=0, max_tokens=6, stop=[word])
+    assert cut.finish_reason == "stop"
+    assert cut.text == whole.text[: whole.text.index(word)]
+    assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]  # what was sampled, the stop included
+
+
+async def test_a_cancelled_request_leaves_the_others_alone(engine: Engine) -> None:
+    model = engine.model(None, "tiny")
+    expected = await model.chat(asking("Up?"), seed=1, max_tokens=20)
+    doomed = asyncio.create_task(model.chat(asking("Cancel me"), n=4, max_tokens=2000))
+    staying = asyncio.create_task(model.chat(asking("Up?"), seed=1, max_tokens=20))
+    await asyncio.sleep(0.05)
+    doomed.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doomed
+    assert same((await staying)[0], expected[0])
+    assert len(await asyncio.wait_for(model.chat(asking("After"), max_tokens=2), timeout=10)) == 1
+
+
+async def test_a_prompt_beyond_the_context_is_a_sentence_for_its_caller_only(engine: Engine) -> None:
+    model = engine.model(None, "tiny")
+    long, short = await asyncio.gather(
+        model.chat(asking("word " * 5000), max_tokens=4),
+        model.chat(asking("Up?"), max_tokens=4),
+        return_exceptions=True,
+    )
+    assert isinstance(long, BackendError)
+    assert "context is 4096" in str(long)
+    assert isinstance(short, list)
+
+
+async def test_closing_ends_what_is_under_way_and_refuses_what_comes(tiny: Path) -> None:
+    engine = Engine(tiny, threads=1)
+    model = engine.model(None, "tiny")
+    await model.chat(asking("Up?"), max_tokens=1)
+    running = asyncio.create_task(model.chat(asking("Long"), n=8, max_tokens=3000))
+    await asyncio.sleep(0.05)
+    await engine.close()
+    with pytest.raises(BackendError, match="closed"):
+        await running
+    with pytest.raises(BackendError, match="closed"):
+        await model.chat(asking("Up?"))
+
+
+async def test_a_missing_checkpoint_is_a_sentence(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="cannot be read"):
+        await engine.model(tmp_path / "nothing", "gone@step9").chat(asking("Up?"))
+    assert await engine.model(None, "tiny").chat(asking("Up?"), max_tokens=1)
+
+
+async def test_a_model_without_a_chat_template_is_a_sentence(tiny: Path, tmp_path: Path) -> None:
+    import shutil
+
+    bare = Path(shutil.copytree(tiny, tmp_path / "bare"))
+    (bare / "chat_template.jinja").unlink()
+    engine = Engine(bare)
+    with pytest.raises(ConfigurationError, match="no chat template"):
+        await engine.model(None, "bare").chat(asking("Up?"))
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [("config.json", "config.json is missing"), ("model.safetensors", "no weights"), ("tokenizer.json", "tokenizer")],
+)
+def test_an_incomplete_model_directory_says_what_is_missing(
+    tiny: Path, tmp_path: Path, missing: str, sentence: str
+) -> None:
+    for file in tiny.iterdir():
+        if file.name != missing:
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(ConfigurationError, match=sentence):
+        model_directory(str(tmp_path), tmp_path)
+    with pytest.raises(ConfigurationError, match="no such directory"):
+        model_directory("./nowhere", tmp_path)
+
+
+@pytest.mark.model
+async def test_the_embedded_model_knows_its_capital_cities(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The conversion end to end: a wrong tokenizer or a wrong layout of the heads gives no sentence at all."""
+    base = model_directory("smollm2-135m-instruct", tmp_path_factory.mktemp("home"))
+    engine = Engine(base)
+    messages = [ChatMessage(role="user", content="What is the capital of France?")]
+    (reply,) = await engine.model(None, "base").chat(messages, temperature=0, max_tokens=16)
+    await engine.close()
+    assert reply.text == "The capital of France is Paris."
+    assert reply.token_ids[-1] == 2
+    assert reply.finish_reason == "stop"

@@ -39,11 +39,11 @@ SELECT ids."windowId" AS id, found.agents, found.hours
 FROM ids CROSS JOIN LATERAL (
   SELECT array_agg("agentId") AS agents, array_agg("windowHours") AS hours FROM (
     SELECT DISTINCT ON ("agentId") "agentId", "windowHours" FROM trajectories
-    WHERE "windowId" = ids."windowId" {eligible} ORDER BY "agentId" LIMIT $3
+    WHERE "windowId" = ids."windowId" {eligible} ORDER BY "agentId" LIMIT {wanted}
   ) AS some_agents
 ) AS found
 WHERE ids."windowId" IS NOT NULL AND found.agents IS NOT NULL
-LIMIT $4
+LIMIT $3
 """
 
 _AGENTS_WITHOUT_ID = """
@@ -168,10 +168,12 @@ async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int,
 
 
 async def _named(
-    fetch: Fetch, lower: str, upper: str | None, agents: int, eligible: str, limit: int | None = None
+    fetch: Fetch, lower: str, upper: str | None, wanted: int, eligible: str, limit: int | None = None
 ) -> list[Any]:
     bound = '"windowId" < $2' if upper is not None else "$2::text IS NULL"
-    return await fetch(_AGENTS_OF_WINDOWS.format(upper=bound, eligible=eligible), lower, upper, agents, limit)
+    # A number, not a parameter: only then does the planner know that it is small and walks the index in order.
+    query = _AGENTS_OF_WINDOWS.format(upper=bound, eligible=eligible, wanted=int(wanted))
+    return await fetch(query, lower, upper, limit)
 
 
 async def _add_strays(

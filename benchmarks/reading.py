@@ -225,7 +225,7 @@ async def main(url, now, repeats):
         refs = await reader.discover()
         async for window in reader.stream(refs * repeats):
             rows += len(check(window, rules).usable)
-            if rows % 2000 == 0:
+            if rows % 400 == 0:
                 peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
         print(rows, *peaks)
 
@@ -234,7 +234,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 def memory(url: str, repeats: int) -> tuple[int, list[int]]:
-    """Rows streamed by a process of its own, and its peak memory in MB after every 2,000."""
+    """Rows streamed by a process of its own, and its peak memory in MB after every 400."""
     root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-c", _MEMORY, url, NOW.isoformat(), str(repeats)]
     output = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split()

@@ -23,7 +23,6 @@ _BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]")
 _SPACES = re.compile(r"[^\S\n]+")
 _BLANK_LINES = re.compile(r" ?\n[ \n]*")
 _STRUCTURE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "`": "\\u0060"}
-_STRUCTURAL = re.compile("[<>&`]")
 _TEMPLATE_BRACKET = re.compile(r"\[(?=/?[A-Z_]{3,}\])")
 
 _DIGITS = 6  # of a number, so that 0.1 + 0.2 costs no seventeen characters
@@ -31,6 +30,7 @@ _DIGITS = 6  # of a number, so that 0.1 + 0.2 costs no seventeen characters
 
 def clean(text: str) -> str:
     """``text`` as a person would see it: one kind of line break, no run of blanks, nothing invisible."""
+    text = text.strip()
     if _is_clean(text):
         return text
     if not text.isascii():
@@ -46,14 +46,15 @@ def encode(value: Any) -> str:
 
 def escape(encoded: str) -> str:
     """JSON text with every character that could be structure outside it written as an escape."""
-    escaped = _STRUCTURAL.sub(lambda match: _STRUCTURE[match[0]], encoded)
-    return _TEMPLATE_BRACKET.sub(r"\\u005b", escaped)
+    for character, written in _STRUCTURE.items():
+        encoded = encoded.replace(character, written)
+    return _TEMPLATE_BRACKET.sub(r"\\u005b", encoded)
 
 
 def _is_clean(text: str) -> bool:
     """A quick look that most text passes: printable ASCII with single blanks and line breaks between words."""
     flat = text.replace("\n", " ")
-    return flat.isascii() and flat.isprintable() and "  " not in flat and flat == flat.strip()
+    return flat.isascii() and flat.isprintable() and "  " not in flat
 
 
 def _cleaned(value: Any) -> Any:

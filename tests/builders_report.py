@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.builders import hours_before
 from trainer.evaluation import (
     Comparison,
     Evaluation,
@@ -30,6 +31,7 @@ from trainer.statistics import Interval
 from trainer.types import Checkpoint, JudgeIdentity
 
 MOMENT = datetime(2026, 11, 15, 3, tzinfo=UTC)
+HELD_OUT = hours_before(number=18, held_out=True)
 
 
 def interval(mean: float, half: float = 0.05) -> Interval:
@@ -60,14 +62,12 @@ def comparison(role: Role, name: str, gain: float) -> Comparison:
     )
 
 
-def example(difference: float, text: str) -> ExampleDecision:
+def example(difference: float, text: str, explanation: str = "Bought on good news; the price rose.") -> ExampleDecision:
     replies = (
-        ExampleReply(Role.CANDIDATE, "hindsight@step7", text, 0.9, 12.5, "Bought on good news; the price rose."),
+        ExampleReply(Role.CANDIDATE, "hindsight@step7", text, 0.9, 12.5, explanation),
         ExampleReply(Role.INCUMBENT, "hindsight@step0", "I think that", 0.0, 0.0, "No action in the reply."),
     )
-    return ExampleDecision(
-        "2026-11-14T05:00", "t1", "agent-3", 1, "$COIN 100.00\nNews: $COIN wins", replies, difference
-    )
+    return ExampleDecision(HELD_OUT[0], "t1", "agent-3", 1, "$COIN 100.00\nNews: $COIN wins", replies, difference)
 
 
 def evaluation(gain: float = 0.3) -> Evaluation:
@@ -83,8 +83,12 @@ def evaluation(gain: float = 0.3) -> Evaluation:
         samples=2,
         left_out={},
         windows=tuple(
-            WindowFigures(f"2026-11-14T{hour:02}:00", {Role.CANDIDATE: 0.5 + hour / 50}, {Role.CANDIDATE: hour - 8.0})
-            for hour in range(18)
+            WindowFigures(
+                window_id,
+                {Role.CANDIDATE: 0.5 + place / 50, Role.INCUMBENT: 0.5 - (place - 4) / 60},
+                {Role.CANDIDATE: place - 8.0, Role.INCUMBENT: 1.0},
+            )
+            for place, window_id in enumerate(HELD_OUT)
         ),
         figures=(
             figures(Role.CANDIDATE, "hindsight@step7", 0.04, 0.71, 9.0),

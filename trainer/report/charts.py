@@ -42,6 +42,12 @@ class IntervalRow:
     tone: str = "other"
     """``candidate``, ``incumbent`` or ``other``."""
 
+    def ends(self) -> tuple[float, float] | None:
+        """The interval, if both its ends can be drawn."""
+        if self.low is None or self.high is None or not (is_drawable(self.low) and is_drawable(self.high)):
+            return None
+        return self.low, self.high
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -81,9 +87,9 @@ def interval_chart(
     rows = [row for row in rows if is_drawable(row.mean)]
     if not rows:
         return _nothing(title)
-    ends = [value for row in rows for value in (row.mean, row.low, row.high) if value is not None]
+    shown = [value for row in rows for value in (row.mean, *(row.ends() or ()))]
     extra = ([0.0] if percent else []) + ([rule] if rule is not None else [])
-    axis = Axis.over([*ends, *extra], 92, WIDTH - 22)
+    axis = Axis.over([*shown, *extra], 92, WIDTH - 22)
     height = 34 + 30 * len(rows)
     parts = []
     for tick in axis.ticks():
@@ -96,9 +102,10 @@ def interval_chart(
     for index, row in enumerate(rows):
         y = 26 + 30 * index
         said = f"{row.label}: {number(row.mean, percent=percent)}"
-        if row.low is not None and row.high is not None:
-            said += f" ({number(row.low, percent=percent)} to {number(row.high, percent=percent)})"
-            parts.append(tag("line", f"bar {row.tone}", x1=axis.at(row.low), x2=axis.at(row.high), y1=y, y2=y))
+        if (ends := row.ends()) is not None:
+            low, high = ends
+            said += f" ({number(low, percent=percent)} to {number(high, percent=percent)})"
+            parts.append(tag("line", f"bar {row.tone}", x1=axis.at(low), x2=axis.at(high), y1=y, y2=y))
         parts.append(tag("circle", f"dot {row.tone}", cx=axis.at(row.mean), cy=y, r=5))
         parts.append(words("label", 84, y + 4, row.label, "end"))
         parts.append(tag("rect", "touch", hint(said), x=0, y=y - 14, width=WIDTH, height=28))

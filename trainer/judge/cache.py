@@ -13,7 +13,6 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -218,7 +217,7 @@ class PostgresVerdicts:
             self._run_id,
             group.window_id,
             group.group_id,
-            json.dumps([asdict(scored) for scored in judgement.scores]),
+            json.dumps([scored.as_json() for scored in judgement.scores]),
             judgement.prompt_tokens,
             judgement.completion_tokens,
             judgement.cost_usd,

@@ -27,6 +27,14 @@ class JudgedTrajectory:
     score: float
     explanation: str
 
+    def as_json(self) -> dict[str, str | float]:
+        return {
+            "content": self.content,
+            "trajectory_id": self.trajectory_id,
+            "score": self.score,
+            "explanation": self.explanation,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:

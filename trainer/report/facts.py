@@ -36,9 +36,13 @@ WHERE run_id = $1 OR (run_id IS NULL AND EXISTS (
     SELECT FROM hindsight.checkpoints c WHERE c.run_id = $1 AND c.model = e.model AND c.step = e.candidate_step))
 ORDER BY created_at DESC LIMIT 1
 """
+# What became of the checkpoint that was promoted last; one that agents were rolled back to was not promoted again.
 _PROMOTION = """
-SELECT p.* FROM hindsight.promotions p JOIN hindsight.checkpoints c USING (model, step)
-WHERE c.run_id = $1 ORDER BY p.promotion_id DESC LIMIT 1
+WITH own AS (
+    SELECT p.* FROM hindsight.promotions p JOIN hindsight.checkpoints c USING (model, step) WHERE c.run_id = $1)
+SELECT * FROM own
+WHERE step = (SELECT step FROM own WHERE kind = 'promotion' ORDER BY promotion_id DESC LIMIT 1)
+ORDER BY promotion_id DESC LIMIT 1
 """
 # A run trains on verdicts that an earlier one paid for, and pays for some that it does not train on; those of its
 # evaluation are about windows that it did not plan.

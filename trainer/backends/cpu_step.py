@@ -109,6 +109,8 @@ def _loss(
     _note(tally, inputs, targets, likelihoods, base)
     spread = _spread(likelihoods.logprobs, targets, sequence.tokens.shape[1])
     reference = None if base is None else _spread(base.logprobs, targets, sequence.tokens.shape[1])
+    if inputs["logprobs"].isnan().all():  # imitation: ART takes missing ones for the policy's own, but warns
+        inputs = inputs | {"logprobs": inputs["logprobs"].index_copy(1, targets, likelihoods.logprobs.detach()[None])}
     loss: Tensor = loss_fn(inputs, spread, reference, None, settings.objective, reduction="sum").policy_loss
     if settings.entropy_bonus:
         loss = loss - settings.entropy_bonus * likelihoods.entropies[_first_of_reply(targets)].sum()

@@ -194,9 +194,7 @@ def _converted(member: Member, calls: Sequence[_Call], rules: ConversionRules) -
         messages_and_choices=histories[0] if histories else _untrained(member.trajectory),
         additional_histories=[art.trajectories.History(messages_and_choices=rest) for rest in histories[1:]],
         reward=member.reward,
-        initial_policy_version=min(
-            (call.author.step for call in trained if call.author.step is not None), default=None
-        ),
+        initial_policy_version=min(steps, default=None),
         metadata={
             "trajectory_id": member.trajectory.trajectory_id,
             "agent_id": member.trajectory.agent_id,

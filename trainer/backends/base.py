@@ -30,7 +30,7 @@ class PreparedBatch:
     exclusions: tuple[Exclusion, ...]
     trainable_tokens: int
     metrics: dict[str, float] = field(default_factory=dict)
-    """What is known before training: rewards, advantages, and shares of foreign, re-scored and off-temperature tokens."""
+    """What is known before training: rewards, advantages, shares of foreign, re-scored and off-temperature tokens."""
 
 
 class TrainingBackend(Protocol):

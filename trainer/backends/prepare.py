@@ -7,7 +7,7 @@ of them is counted before ART sees the rest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,7 @@ async def prepare(
 class _Part:
     group: art.TrajectoryGroup | None
     exclusions: tuple[Exclusion, ...]
-    counts: TokenCounts = TokenCounts()
+    counts: TokenCounts = field(default_factory=TokenCounts)
 
 
 async def _prepared_group(

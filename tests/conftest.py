@@ -140,3 +140,14 @@ def locked_url(database_url: str, postgres: EmbeddedServer) -> Iterator[str]:
     in_own_loop(lambda: on_server(f"CREATE ROLE {role} LOGIN PASSWORD 'right-password'; SELECT pg_reload_conf()"))
     yield database_url.replace("postgres@", f"{role}:PASSWORD@")
     in_own_loop(lambda: on_server(f"DROP ROLE {role}"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say so in the last lines if nobody looked at the report in a browser."""
+    left_out = [report for report in terminalreporter.stats.get("skipped", []) if "browser" in report.keywords]
+    if left_out:
+        why = ", ".join(sorted({report.longrepr[2].removeprefix("Skipped: ") for report in left_out}))
+        terminalreporter.write_line(
+            f"The browser tests were left out ({len(left_out)}: {why}); `apt-get install chromium` brings one.",
+            yellow=True,
+        )

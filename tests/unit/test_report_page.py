@@ -143,7 +143,8 @@ def test_every_window_has_one_place_that_links_lead_to() -> None:
     targets = set(re.findall(r'href="#(window-[^"]*)"', page))
     assert targets == set(places)
     [row] = [row for row in window_rows(facts) if row.facts.window_id == HELD_OUT[0]]
-    assert dict(row.scores) == {Role.CANDIDATE.value: 0.5, Role.INCUMBENT.value: pytest.approx(0.5 + 4 / 60)}
+    assert row.gain == pytest.approx(-4 / 60)
+    assert row.scores == {Role.CANDIDATE.value: 0.5, Role.INCUMBENT.value: pytest.approx(0.5 + 4 / 60)}
 
 
 def test_of_a_very_long_run_the_newest_windows_are_shown() -> None:

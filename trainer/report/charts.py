@@ -208,7 +208,7 @@ def calendar(title: str, hours: Sequence[CalendarHour], *, most_days: int = 31) 
     days = [(day, list(found)) for day, found in groupby(ordered, key=lambda hour: hour.window_id[:10])][-most_days:]
     if not days:
         return _nothing(title)
-    side, left = 12.6, 64
+    side, left = 12.6, 74
     parts = [words("tick", left + hour * side, 10, f"{hour:02}") for hour in (0, 6, 12, 18)]
     for row, (day, found) in enumerate(days):
         y = 16 + row * (side + 1)

@@ -79,7 +79,8 @@ def frame(across: Axis, up: Axis, x_label: str, y_label: str = "", *, percent: b
         parts.append(tag("line", "grid", x1=LEFT, x2=RIGHT, y1=y, y2=y))
         parts.append(words("tick", LEFT - 6, y + 4, number(tick, percent=percent), "end"))
     parts += [
-        words("tick", across.at(tick), BOTTOM + 16, number(tick), "middle") for tick in across.ticks(5, whole=whole)
+        words("tick", across.at(tick), BOTTOM + 16, number(tick), "middle")
+        for tick in across.ticks(7 if whole else 5, whole=whole)
     ]
     parts.append(words("tick", RIGHT, HEIGHT - 4, x_label, "end"))
     if y_label:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
-from trainer.evaluation import Comparison, Evaluation, ExampleDecision, ExampleReply, PolicyFigures
+from trainer.evaluation import Comparison, Evaluation, ExampleDecision, ExampleReply, PolicyFigures, Role
 from trainer.report import pictures
 from trainer.report.drawing import number
 from trainer.report.types import RunFacts, WindowFacts
@@ -57,8 +57,14 @@ class WindowRow:
 
     facts: WindowFacts
     anchor: str
-    scores: tuple[tuple[str, float], ...]
-    """(policy, score) of an evaluated window."""
+    scores: Mapping[str, float]
+    """By policy, of an evaluated window."""
+
+    @property
+    def gain(self) -> float | None:
+        """The candidate's over the incumbent."""
+        both = (self.scores.get(Role.CANDIDATE), self.scores.get(Role.INCUMBENT))
+        return None if both[0] is None or both[1] is None else both[0] - both[1]
 
 
 def render(facts: RunFacts) -> str:
@@ -147,7 +153,8 @@ def _cell(interval: Interval | None, percent: bool) -> Cell:
     mean = number(interval.mean, percent=percent)
     if interval.low is None or interval.high is None:
         return Cell(mean)
-    return Cell(mean, f"{number(interval.low, percent=percent)} to {number(interval.high, percent=percent)}")
+    low, high = number(interval.low, percent=percent), number(interval.high, percent=percent)
+    return Cell(mean, f"{low.removesuffix('%')} to {high}")
 
 
 def window_rows(facts: RunFacts) -> list[WindowRow]:
@@ -161,7 +168,7 @@ def window_rows(facts: RunFacts) -> list[WindowRow]:
             WindowRow(
                 met.get(window_id) or WindowFacts(window_id, "held_out", 0, (), None, {}),
                 pictures.anchor(window_id),
-                tuple((role.value, scores[role]) for role in pictures.ROLES if role in scores),
+                {role.value: scores[role] for role in pictures.ROLES if role in scores},
             )
         )
     return rows

@@ -20,7 +20,7 @@ from trainer.backends.adapter_files import is_whole
 
 MOMENTS = ["starting"] * 3 + ["judging"] * 4 + ["training"] * 5 + ["durable"] * 5 + ["recorded"] * 3
 """When to kill: before any work, with questions in flight, in a step, between checkpoint and ledger, and after."""
-WINDOWS = 30
+WINDOWS = 24
 ORDERS = 2
 _HOUR = re.compile(r"It is hour (\S+) now")
 
@@ -59,16 +59,37 @@ class Lives:
         query = "SELECT count(*) FROM hindsight.batches WHERE state = ANY($1::text[])"
         return int(await self.database.pool.fetchval(query, list(states)))
 
+    async def made(self) -> int:
+        """Batches that were ever prepared."""
+        return int(await self.database.pool.fetchval("SELECT count(*) FROM hindsight.batches"))
+
     async def stored(self) -> Counter[str]:
         """How many of a window's orders have a verdict."""
         rows = await self.database.pool.fetch("SELECT window_id, count(*) AS n FROM hindsight.verdicts GROUP BY 1")
         return Counter({row["window_id"]: row["n"] for row in rows})
 
     def checkpoints(self) -> set[str]:
-        return {path.parent.name for path in self.home.glob("checkpoints/*/*/adapter_config.json")}
+        return {path.parent.name for path in self.home.glob("checkpoints/*/step-*/adapter_config.json")}
 
-    async def wait(self, moment: str, process: ForkServerProcess) -> None:
-        """Until ``moment`` has come, and a little longer."""
+    async def kill(self, moment: str, process: ForkServerProcess) -> None:
+        """Wait until ``moment`` has come and a little longer, then kill -9."""
+        if moment == "durable":
+            # Between the checkpoint and the ledger lie some milliseconds; a lock makes them last. Not taken before
+            # this life has a batch of its own in hand: to settle the last one it needs the table, too.
+            made = await self.made()
+            while process.is_alive() and await self.made() == made:
+                await asyncio.sleep(0.005)
+            async with self.database.pool.acquire() as connection, connection.transaction():
+                await connection.execute("LOCK TABLE hindsight.checkpoints IN SHARE ROW EXCLUSIVE MODE")
+                known = self.checkpoints()
+                await _until(lambda: self.checkpoints() != known, process)
+                process.kill()
+        else:
+            await self._wait(moment, process)
+            process.kill()
+        process.join()
+
+    async def _wait(self, moment: str, process: ForkServerProcess) -> None:
         asked = len(self.server.requests) + self.chance.randint(1, 4)
         trained = await self.batches("trained") + self.chance.randint(1, 2)
         match moment:
@@ -81,10 +102,6 @@ class Lives:
                 while process.is_alive() and await self.batches("prepared", "submitted") == 0:
                     await asyncio.sleep(0.005)
                 await asyncio.sleep(self.chance.uniform(0.0, 0.2))
-            case "durable":
-                known = self.checkpoints()
-                while process.is_alive() and self.checkpoints() == known:
-                    pass  # the moment lasts some milliseconds
             case "recorded":
                 while process.is_alive() and await self.batches("trained") < trained:
                     await asyncio.sleep(0.005)
@@ -119,11 +136,8 @@ async def test_twenty_kills_lose_nothing_and_repeat_nothing(
         for moment in moments:
             stored, since = await lives.stored(), len(server.requests)
             process = start(argv, environment, output)
-            await lives.wait(moment, process)
-            assert process.is_alive(), f"ended before it could be killed: {output.read_text()[-2000:]}"
-            process.kill()
-            process.join()
-            assert process.exitcode == -signal.SIGKILL
+            await lives.kill(moment, process)
+            assert process.exitcode == -signal.SIGKILL, f"ended by itself: {output.read_text()[-2000:]}"
             lives.check_asked(since, stored)
         trained_before_the_last = await lives.batches("trained")
         stored, since = await lives.stored(), len(server.requests)
@@ -132,7 +146,7 @@ async def test_twenty_kills_lose_nothing_and_repeat_nothing(
         assert last.exitcode == 0, output.read_text()[-2000:]
         lives.check_asked(since, stored)
 
-    assert 5 <= trained_before_the_last < WINDOWS, "the kills were to fall in the middle of the run"
+    assert 0 < trained_before_the_last < WINDOWS, "the kills were to fall in the middle of the run"
     rows = await database.pool.fetch(
         "SELECT trajectory_id, count(*) AS n FROM hindsight.batch_trajectories JOIN hindsight.batches USING (batch_id)"
         " WHERE state = 'trained' GROUP BY 1"
@@ -151,4 +165,5 @@ async def test_twenty_kills_lose_nothing_and_repeat_nothing(
     assert Path(points[-1]["location"]) in there
     assert all(is_whole(path) for path in there)
     assert await database.pool.fetchval("SELECT count(*) FROM hindsight.runs WHERE state <> 'done'") == 0
-    assert "had been trained before the crash" in output.read_text(), "no kill fell between checkpoint and ledger"
+    settled = output.read_text().count("had been trained before the crash")
+    assert settled >= MOMENTS.count("durable"), "a checkpoint that was durable was not settled but made again"

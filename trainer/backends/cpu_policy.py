@@ -36,6 +36,8 @@ class Likelihoods:
 
     logprobs: Tensor
     entropies: Tensor
+    hidden: Tensor
+    """What the output layer reads, without gradients: enough to compare whole distributions afterwards."""
 
 
 class Policy:
@@ -79,7 +81,19 @@ class Policy:
             self._head(hidden[start : start + _LOGITS_AT_ONCE], wanted[start : start + _LOGITS_AT_ONCE])
             for start in range(0, len(targets), _LOGITS_AT_ONCE)
         ]
-        return Likelihoods(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]))
+        logprobs, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
+        return Likelihoods(logprobs, entropies, hidden.detach())
+
+    @torch.no_grad()
+    def divergence(self, own: Likelihoods, other: Likelihoods) -> Tensor:
+        """KL(own || other) of every token's whole distribution: exact, so one unlikely token cannot blow it up."""
+        head = self._causal.get_output_embeddings()
+        parts = []
+        for start in range(0, len(own.hidden), _LOGITS_AT_ONCE):
+            ours = torch.log_softmax(head(own.hidden[start : start + _LOGITS_AT_ONCE]), dim=-1)
+            theirs = torch.log_softmax(head(other.hidden[start : start + _LOGITS_AT_ONCE]), dim=-1)
+            parts.append((ours.exp() * (ours - theirs)).sum(dim=-1))
+        return torch.cat(parts)
 
     def as_base(self) -> Any:
         """A context in which the adapter is off."""

@@ -41,7 +41,8 @@ class _Tally:
     old: list[Tensor]
     advantages: list[Tensor]
     entropies: list[Tensor]
-    base: list[tuple[Tensor, Tensor]]
+    from_base: list[Tensor]
+    """KL of whole distributions from the base model, where it was measured."""
 
 
 def gradient_step(policy: Policy, sequences: Sequence[PackedSequence], settings: StepSettings) -> dict[str, float]:
@@ -106,7 +107,8 @@ def _loss(
     if settings.kl > 0 or sample_base:
         with torch.no_grad(), policy.as_base():
             base = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
-    _note(tally, inputs, targets, likelihoods, base)
+        tally.from_base.append(policy.divergence(likelihoods, base))
+    _note(tally, inputs, targets, likelihoods)
     spread = _spread(likelihoods.logprobs, targets, sequence.tokens.shape[1])
     reference = None if base is None else _spread(base.logprobs, targets, sequence.tokens.shape[1])
     if inputs["logprobs"].isnan().all():  # imitation: ART takes missing ones for the policy's own, but warns
@@ -133,17 +135,13 @@ def _parts(sequences: Sequence[PackedSequence], number: int) -> list[Sequence[Pa
     return [sequences[start::number] for start in range(number)]
 
 
-def _note(
-    tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: Likelihoods, base: Likelihoods | None
-) -> None:
+def _note(tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: Likelihoods) -> None:
     new = likelihoods.logprobs.detach()
     old = inputs["logprobs"][0, targets]
     tally.new.append(new)
     tally.old.append(torch.where(old.isnan(), new, old))
     tally.advantages.append(inputs["advantages"][0, targets])
     tally.entropies.append(likelihoods.entropies.detach())
-    if base is not None:
-        tally.base.append((base.logprobs, new))
 
 
 def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
@@ -160,9 +158,8 @@ def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
         "clip_share": float(clipped.float().mean()),
         "kl_behaviour": _kl(new, old),
     }
-    if tally.base:
-        reference, policy = (torch.cat(part) for part in zip(*tally.base, strict=True))
-        metrics["kl"] = _kl(policy, reference)
+    if tally.from_base:
+        metrics["kl"] = float(torch.cat(tally.from_base).mean())
     return metrics
 
 

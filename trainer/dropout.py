@@ -8,13 +8,11 @@ no group falls below its minimum, and the run loses what the rate says (less onl
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_bridge.quality import Exclusion, Reason
 from trainer.config import GroupSettings
-from trainer.grouping import MIN_GROUP, shuffle_key, with_members
-from trainer.types import Group
+from trainer.grouping import MIN_GROUP, shuffle_key
 
 _UNIT = 10**9  # shares are counted in whole billionths, so that sums are exact
 
@@ -42,9 +40,6 @@ class DropoutPlan:
         return self.total - len(self.left_out)
 
 
-NOTHING_LEFT_OUT = DropoutPlan(rate=0.0, total=0, left_out=frozenset())
-
-
 def rate_for(total: int, settings: GroupSettings) -> float:
     """``clamp(1 - target / total, 0, max)``, unless ``--dropout`` fixes it."""
     if settings.dropout is not None:
@@ -64,21 +59,6 @@ def plan(members: Sequence[Member], settings: GroupSettings, seed: int) -> Dropo
     shares = {group_id: int(_UNIT * min(rate, room[group_id] / size)) for group_id, size in sizes.items()}
     dropped = _every_nth(members, shares, seed)
     return DropoutPlan(rate, len(members), frozenset(_make_room(members, shares, room, dropped)))
-
-
-def thin(group: Group, plan: DropoutPlan) -> tuple[Group, tuple[Exclusion, ...]]:
-    """``group`` without the trajectories that the plan leaves out, and those as exclusions.
-
-    A group that shrank since the plan was made keeps its minimum all the same.
-    """
-    leaving = [member for member in group.trajectories if member.trajectory_id in plan.left_out]
-    leaving = leaving[: max(len(group.trajectories) - MIN_GROUP, 0)]
-    gone = {member.trajectory_id for member in leaving}
-    excluded = tuple(
-        Exclusion(member.trajectory_id, member.agent_id, group.window_id, Reason.DROPOUT) for member in leaving
-    )
-    kept = (member.trajectory_id for member in group.trajectories if member.trajectory_id not in gone)
-    return with_members(group, kept), excluded
 
 
 def _every_nth(members: Sequence[Member], shares: dict[str, int], seed: int) -> set[str]:
@@ -172,11 +152,3 @@ def _path(
                 waiting.append(instead.group_id)
     # Not reachable while ``shares`` respect ``room``; the group's minimum is the bound that must hold.
     return [(next(member for member in by_group[start] if member.trajectory_id in dropped), None)]
-
-
-def members_of(groups: Iterable[Group]) -> list[Member]:
-    return [
-        Member(member.trajectory_id, member.agent_id, group.group_id)
-        for group in groups
-        for member in group.trajectories
-    ]

@@ -259,7 +259,7 @@ async def test_the_command_lists_runs_and_opens_the_page(
     [
         (["nope"], 3, "There is no run 'nope'; `python scripts/report.py --list` names them."),
         (["--model", "other"], 3, "The model 'other' has no run yet"),
-        ([RUN, "--output", "/proc/report.html"], 2, "choose another --output."),
+        ([RUN, "--output", "/proc/report.html"], 2, "`report.py --output FILE` writes it elsewhere."),
     ],
 )
 async def test_what_the_command_cannot_do_is_one_sentence(

@@ -10,14 +10,16 @@ import pytest
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import register_secret
-from tests.builders_report import HELD_OUT, evaluation, promotion, run_facts, window_facts
+from tests.builders_report import HELD_OUT, evaluation, example, promotion, run_facts, step_facts, window_facts
 from trainer.evaluation import Role
 from trainer.promotions import PromotionState
 from trainer.report.agreement import order_agreement
 from trainer.report.page import figures_table, render, window_rows, write
+from trainer.report.pictures import day_pictures, training_pictures
 from trainer.report.trained_pnl import sample
-from trainer.report.types import RunFacts
+from trainer.report.types import DayFacts, RunFacts
 from trainer.report.verdict import headline, notices, tone
+from trainer.statistics import Interval
 
 
 @pytest.mark.parametrize(
@@ -135,6 +137,42 @@ def test_the_table_has_a_column_a_policy_and_compares_with_all_but_the_candidate
     assert [cell.mean for cell in rows["error rate"]] == ["4.0%", "44.0%", "0.0%"]
 
 
+def test_a_single_decision_point_is_not_shown_as_best_and_worst() -> None:
+    only = example(0.1, "BUY")
+    page = render(run_facts(evaluation=replace(evaluation(), best=only, worst=only)))
+    assert "Best: most gained" in page
+    assert "Worst:" not in page
+    both = render(run_facts(evaluation=replace(evaluation(), best=only, worst=example(0.05, "SELL"))))
+    assert "Worst: least gained (+0.05)" in both
+
+
+def test_without_intervals_the_page_says_why_there_are_none() -> None:
+    few = Interval(0.1, None, None, windows=1)
+    [incumbent, *others] = evaluation().comparisons
+    undecided = replace(evaluation(), comparisons=(replace(incumbent, score_difference=few), *others))
+    assert "Too few windows for intervals." in render(run_facts(evaluation=undecided))
+
+
+def test_steps_with_other_bins_or_other_metrics_are_still_drawn() -> None:
+    """A run that was taken up by a newer version, on another backend."""
+    old = replace(step_facts(1), metrics={}, histogram={"edges": [0.0], "counts": [5.0, 5.0]})
+    drawn = {picture.title: str(picture.svg) for picture in training_pictures(run_facts(steps=(old, step_facts(2))))}
+    assert drawn["Reward (band: standard deviation)"].count("<circle") == 1
+    assert "above 0.5" in drawn["Advantages, number of trajectories"]
+    assert list(training_pictures(run_facts(steps=()))) == []
+
+
+def test_days_that_were_played_before_a_restart_leave_a_gap() -> None:
+    days = (DayFacts(1, "a", 1, 0.5, -2.5), DayFacts(2, "b", 2, None, None), DayFacts(3, "c", 2, 0.75, 4.5))
+    valid, made = day_pictures(run_facts(days=days))
+    assert re.findall(r"<title>(.*?)</title>", str(valid.svg)) == [
+        "valid actions at day 1: 50.0%",
+        "valid actions at day 3: 75.0%",
+    ]
+    assert "P&amp;L at day 3: 4.5" in str(made.svg)
+    assert list(day_pictures(run_facts(days=()))) == []
+
+
 def test_every_window_has_one_place_that_links_lead_to() -> None:
     facts = run_facts(windows=tuple(map(window_facts, range(20))))
     page = render(facts)
@@ -161,7 +199,9 @@ def test_of_a_very_long_run_the_newest_windows_are_shown() -> None:
 
 def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match=r"cannot be written to .*choose another --output\.$"):
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be written to .*report.py --output FILE` writes it elsewhere\.$"
+    ):
         write(run_facts(), tmp_path / "file" / "report.html")
 
 

@@ -1,1 +1,6 @@
-"""One self-contained page a run: ``facts`` gathers it from the ledger, ``charts`` draws, ``page`` puts it together."""
+"""One self-contained page a run.
+
+``facts`` reads what there is to show (``judging``, ``windows``, ``trained_pnl`` and ``agreement`` are parts of it) into
+``types``; ``verdict`` says it in words, ``pictures`` chooses the ``charts``, ``drawing`` is what those are made of, and
+``page`` puts it all together.
+"""

@@ -109,7 +109,7 @@ def write(facts: RunFacts, path: Path) -> Path:
     except OSError as error:
         said = error.strerror or type(error).__name__
         raise ConfigurationError(
-            f"The report cannot be written to {path} ({said}): choose another --output."
+            f"The report cannot be written to {path} ({said}): `report.py --output FILE` writes it elsewhere."
         ) from error
     return path
 
@@ -175,12 +175,12 @@ def window_rows(facts: RunFacts) -> list[WindowRow]:
 
 
 def _examples(evaluation: Evaluation) -> Iterator[Example]:
-    for title, decision in (
-        ("Best: most gained over the incumbent", evaluation.best),
-        ("Worst: most lost", evaluation.worst),
-    ):
-        if decision is not None:
-            yield Example(title, decision, tuple(_typical(decision.replies)))
+    best, worst = evaluation.best, evaluation.worst
+    if best is not None:
+        yield Example("Best: most gained over the incumbent", best, tuple(_typical(best.replies)))
+    if worst is not None and worst != best:
+        title = "Worst: most lost" if worst.difference < 0 else "Worst: least gained"
+        yield Example(title, worst, tuple(_typical(worst.replies)))
 
 
 def _typical(replies: Sequence[ExampleReply]) -> Iterator[ExampleReply]:

@@ -50,7 +50,9 @@ def gate_picture(facts: RunFacts) -> Picture | None:
         for gain in [comparison.score_difference]
     ]
     title = "Gain in score over …"
-    note = f"The dashed line is the gain that is wanted over the incumbent ({wanted:g}); bars are 95 % intervals."
+    note = f"The dashed line is the gain that is wanted over the incumbent ({wanted:g})."
+    if any(row.ends() for row in rows):
+        note += " Bars are 95 % intervals."
     return Picture(title, interval_chart(title, rows, rule=wanted), note)
 
 
@@ -80,7 +82,9 @@ def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
             sum(value > 0 for value in differences.values()),
             sum(value < 0 for value in differences.values()),
         )
-        note = f"Better in {won}, worse in {lost} of {len(differences)} windows. A column leads to its window."
+        note = (
+            f"Windows: {won} better, {lost} worse, {len(differences) - won - lost} alike. A column leads to its window."
+        )
         yield Picture(title, gains(title, differences, targets=targets), note)
     points = [
         (window.pnl[role], window.scores[role])

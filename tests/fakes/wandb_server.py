@@ -246,7 +246,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.state.lock:
             self.state.requests.append((self.command, route))
             fault = self.state.next_fault(route)
-            status, answer = 0, {}
+            status = 0
+            answer: dict[str, Any] = {}
             if fault is None or fault.after:
                 status, answer = self._answer(route, parts, parse_qs(url.query), json.loads(body) if body else {})
         if fault is not None and fault.hangs:

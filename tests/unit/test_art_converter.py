@@ -300,8 +300,10 @@ async def test_nothing_that_is_known_only_afterwards_is_tokenised(tmp_path_facto
     for trajectory in group.group.trajectories:
         call = trajectory.steps[0].llm_calls[0]
         ids = [*tokenizer.encode(call.response, add_special_tokens=False), tokenizer.eos_token_id]
-        call.completion_token_ids[:] = ids  # type: ignore[index]
-        call.completion_logprobs[:] = [-1.0] * len(ids)  # type: ignore[index]
+        assert call.completion_token_ids is not None
+        assert call.completion_logprobs is not None
+        call.completion_token_ids[:] = ids
+        call.completion_logprobs[:] = [-1.0] * len(ids)
     prepared = await prepare(make_batch(group, policy_step=3), TrainingSettings())
     results = list(
         tokenize_trajectory_groups(

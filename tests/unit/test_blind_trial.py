@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,7 +20,7 @@ from tests.builders_evaluation import (
     make_checkpoint,
     up_or_down_windows,
 )
-from trainer.blind_trial import LoggedPolicy, ModelPolicy, Plan, compare_policies
+from trainer.blind_trial import LoggedPolicy, ModelPolicy, Plan, Policy, compare_policies
 from trainer.decision_points import DecisionPoint, alias_of, decision_points, with_reply
 from trainer.evaluate import summarise
 from trainer.evaluation import Role, from_json, to_json
@@ -173,12 +174,21 @@ async def test_windows_without_a_call_of_the_wanted_purpose_are_too_little() -> 
 
 
 async def test_models_are_asked_with_the_logged_messages_at_the_usual_temperature() -> None:
-    asked: list[tuple[list[ChatMessage], float, int, int]] = []
+    asked: list[tuple[Sequence[ChatMessage], float, int, int]] = []
 
     class Echo:
         name = "echo"
 
-        async def chat(self, messages, *, n=1, temperature=1.0, max_tokens=64, stop=(), seed=None):  # type: ignore[no-untyped-def]
+        async def chat(
+            self,
+            messages: Sequence[ChatMessage],
+            *,
+            n: int = 1,
+            temperature: float = 1.0,
+            max_tokens: int = 64,
+            stop: Sequence[str] = (),
+            seed: int | None = None,
+        ) -> list[Completion]:
             asked.append((messages, temperature, max_tokens, n))
             return [Completion("BUY")] * n
 
@@ -189,7 +199,7 @@ async def test_models_are_asked_with_the_logged_messages_at_the_usual_temperatur
     ]
     trajectories = [make_trajectory(f"a{n}", steps=[step]) for n, step in enumerate(steps)]
     window = make_window(trajectories=trajectories)
-    policies = {Role.CANDIDATE: ModelPolicy(Echo()), Role.INCUMBENT: LoggedPolicy()}
+    policies: dict[Role, Policy] = {Role.CANDIDATE: ModelPolicy(Echo()), Role.INCUMBENT: LoggedPolicy()}
     await compare_policies([CheckedWindow(window, window.trajectories, ())], policies, ReadingJudge(), Plan(samples=3))
     assert {(heat, most, n) for _, heat, most, n in asked} == {(0.7, 12, 3)}
     assert [messages[-1].content for messages, *_ in asked] in (["p0.7", "p0.0"], ["p0.0", "p0.7"]), (

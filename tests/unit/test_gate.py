@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,8 @@ def test_too_few_windows_never_decide() -> None:
     ],
 )
 def test_no_gain_buys_a_broken_guard_off(field: str, value: float, named: str) -> None:
-    decision = decide(replace(BETTER, **{field: value}), Limits())
+    change: dict[str, Any] = {field: value}
+    decision = decide(replace(BETTER, **change), Limits())
     assert decision.ruling is Ruling.REFUSE
     assert named in decision.sentence
 

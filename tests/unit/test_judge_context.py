@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -293,12 +294,16 @@ def test_the_key_changes_with_everything_that_the_judge_could_see() -> None:
     ]
     keys = {view_of(variant).key(IDENTITY) for variant in variants}
     keys |= {view_of(group).key(IDENTITY, purpose="certification")}
-    keys |= {view_of(group).key(JudgeIdentity(*other)) for other in _other_identities()}
+    keys |= {view_of(group).key(other) for other in _other_identities()}
     assert len(keys) == len(variants) + 1 + 4
     renamed = Group("other", WINDOW, group.trajectories[::-1], group.outcomes)
     assert view_of(renamed).key(IDENTITY) in keys
 
 
-def _other_identities() -> list[tuple[str, str, str, str, bool]]:
-    mine = ("judge", "trading", "1", "1")
-    return [(*mine[:place], "other", *mine[place + 1 :], True) for place in range(4)]  # type: ignore[misc]
+def _other_identities() -> list[JudgeIdentity]:
+    return [
+        replace(IDENTITY, judge="other"),
+        replace(IDENTITY, rubric="other"),
+        replace(IDENTITY, rubric_version="other"),
+        replace(IDENTITY, prompt_version="other"),
+    ]

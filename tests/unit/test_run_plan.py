@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from data_bridge.models import AgentTrajectory
 from data_bridge.quality import Reason, Rules, check
 from tests.builders import NOW, WINDOW, make_trajectory, make_window
 from trainer.config import GroupSettings
@@ -17,7 +18,7 @@ RULES = Rules(now=NOW)
 class Surveyed:
     window_id: str
     hours: int
-    usable: tuple[object, ...]
+    usable: tuple[AgentTrajectory, ...]
 
 
 def surveyed(agents: int, window_id: str = WINDOW) -> Surveyed:

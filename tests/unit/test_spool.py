@@ -30,9 +30,14 @@ async def test_records_come_out_in_order_and_the_folder_is_empty_afterwards(tmp_
 
 
 async def test_appends_at_the_same_time_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writes = []
+    writes: list[bytes] = []
     write = module._write
-    monkeypatch.setattr(module, "_write", lambda segment, frames: (writes.append(frames), write(segment, frames)))
+
+    def write_and_count(segment: module._Segment, frames: bytes) -> None:
+        writes.append(frames)
+        write(segment, frames)
+
+    monkeypatch.setattr(module, "_write", write_and_count)
     spool = Spool(tmp_path)
     await asyncio.gather(*(spool.append(b"x") for _ in range(100)))
     assert len(writes) < 5

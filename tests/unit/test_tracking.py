@@ -6,8 +6,10 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from trainer import tracking
 from trainer.config import ModelSettings
@@ -68,13 +70,13 @@ def test_a_tracker_that_hangs_does_not_hold_the_run(
         ({"tracking": "off", "wandb_api_key": "k" * 40}, "off"),
     ],
 )
-def test_the_mode_follows_from_key_and_setting(values: dict[str, str], mode: str) -> None:
+def test_the_mode_follows_from_key_and_setting(values: dict[str, Any], mode: str) -> None:
     assert mode_of(ModelSettings(**values)) == mode
 
 
 def test_an_offline_run_is_written_to_its_folder_and_the_key_is_in_no_environment(tmp_path: Path) -> None:
     key = "0123456789abcdef0123456789abcdef01234567"
-    settings = ModelSettings(tracking="offline", wandb_api_key=key)
+    settings = ModelSettings(tracking="offline", wandb_api_key=SecretStr(key))
     with tracking.tracking(settings, "run-1", tmp_path, {"seed": 0}) as tracker:
         tracker.log(1, {"reward": 0.5})
     assert list((tmp_path / "wandb").glob("offline-run-*"))

@@ -29,7 +29,7 @@ async def examined(scorer: Scorer) -> tuple[dict[str, Line], int]:
             open_judge(one, None, "certify", purpose="again", retry=AT_ONCE) as again,
             open_judge(one, None, "certify", purpose="certify", retry=AT_ONCE) as first,
         ):
-            first.store = both.store  # type: ignore[union-attr,assignment]  # as the database does for two processes
+            first.store = both.store  # as the database does for two processes
             asked = await examine(Examiners(first, both, again), material)
         return {line.name: line for line in lines_of(asked)}, len(server.requests)
 

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -171,13 +172,15 @@ def pooler(postgres: EmbeddedServer, database_url: str) -> Iterator[Callable[[st
             f"auth_type = any\npool_mode = transaction\n{configuration}\n"
         )
         owner = (postgres.folder / "data").stat()
-        identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        identity: dict[str, Any] = {}
+        if os.geteuid() == 0:  # neither Postgres nor pgbouncer runs as root
+            identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
         running.append(
             subprocess.Popen(
                 [program, "-q", str(folder / "pgbouncer.ini")],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                **identity,  # type: ignore[arg-type]
+                **identity,
             )
         )
         wait_for_port(port)
@@ -236,8 +239,8 @@ async def test_everything_works_through_a_pooler_in_transaction_mode(
                 await trajectory.end_trajectory()
         assert await database.pool.fetchval("SELECT count(*) FROM trajectories") == 5
         now = datetime.now(UTC)
-        span = {"first": now - timedelta(days=1), "end": now + timedelta(hours=1)}
-        assert (await export_traces(database, tmp_path / "t.jsonl", **span)).trajectories == 5
+        first, end = now - timedelta(days=1), now + timedelta(hours=1)
+        assert (await export_traces(database, tmp_path / "t.jsonl", first=first, end=end)).trajectories == 5
 
 
 async def test_a_schema_cannot_be_switched_through_a_pooler(database_url: str, tmp_path: Path) -> None:

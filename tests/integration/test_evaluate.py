@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
@@ -53,9 +54,8 @@ async def played(database: Database, tmp_path: Path) -> Database:
 
 
 def _settings(home: Path, server: CheckpointServer, **more: Any) -> EvaluateSettings:
-    return EvaluateSettings(
-        home=home, wandb_api_key="a-key-for-tests", wandb_base_url=server.base_url, eval_samples=2, **more
-    )
+    key = SecretStr("a-key-for-tests")
+    return EvaluateSettings(home=home, wandb_api_key=key, wandb_base_url=server.base_url, eval_samples=2, **more)
 
 
 async def test_a_better_checkpoint_is_promoted_with_all_its_evidence(
@@ -71,8 +71,9 @@ async def test_a_better_checkpoint_is_promoted_with_all_its_evidence(
     assert set(figures) == {Role.CANDIDATE, Role.INCUMBENT, Role.BASELINE}
     assert figures[Role.CANDIDATE].error_rate.mean == 0.0
     assert figures[Role.INCUMBENT].error_rate.mean == 1.0, "the untrained base model stands in for the incumbent"
-    assert figures[Role.CANDIDATE].pnl is not None
-    assert figures[Role.CANDIDATE].pnl.mean > 0
+    pnl = figures[Role.CANDIDATE].pnl
+    assert pnl is not None
+    assert pnl.mean > 0
     assert figures[Role.BASELINE].pnl is not None
     assert {window.window_id for window in evaluation.windows} == set(WINDOWS)
     assert evaluation.best is not None

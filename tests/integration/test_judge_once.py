@@ -90,12 +90,13 @@ async def test_a_changed_rubric_judge_or_trajectory_is_asked_about_anew(database
     changed_row = msgspec.structs.replace(group.trajectories[0], content_hash="edited")
     changed = Group(group.group_id, group.window_id, (changed_row, *group.trajectories[1:]), group.outcomes)
     with JudgeServer() as server:
-        for settings, judged in [
+        cases: list[tuple[dict[str, Any], Group]] = [
             ({}, group),
             ({"rubric": str(own)}, group),
             ({"judge_model": "another"}, group),
             ({}, changed),
-        ]:
+        ]
+        for settings, judged in cases:
             async with judge_at(server, database, **settings) as judge:
                 await judge.judge(judged)
         assert len(server.requests) == 8

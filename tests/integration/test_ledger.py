@@ -114,7 +114,7 @@ async def test_a_role_that_may_only_read_is_told_so_in_one_sentence(database: Da
     try:
         async with database.pool.acquire() as connection, connection.transaction():
             await connection.execute("SET LOCAL ROLE only_reads")
-            reader = Database(connection, is_embedded=False, label="the game")  # type: ignore[arg-type]
+            reader = Database(connection, is_embedded=False, label="the game")  # type: ignore[arg-type]  # as its pool
             with pytest.raises(DatabaseError, match='may not write "usedInTraining" of trajectories'):
                 await check_writable(reader)
     finally:

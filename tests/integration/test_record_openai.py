@@ -139,7 +139,7 @@ async def test_token_ids_are_found_however_they_are_told(
 ) -> None:
     client = record_openai(Endpoint(style).client)
     async with trajectory.step({}) as step:
-        answer = await client.chat.completions.create(model="m", messages=MESSAGES, stream=stream)
+        answer: Any = await client.chat.completions.create(model="m", messages=MESSAGES, stream=stream)
         if stream:
             assert "".join([c.choices[0].delta.content or "" async for c in answer if c.choices]) == "BUY ACME"
         step.complete_step(Action(action_type="BUY", success=True))

@@ -81,7 +81,7 @@ async def opened(server: WandbServer, pace: Pace = PACE, **changes: object) -> A
 
 async def settled_by_next_run(server: WandbServer, ledger: Ledger, **changes: object) -> int | None:
     """What a new process, knowing only the ledger, finds out about the batch: its step."""
-    async with opened(server, **changes) as backend:
+    async with opened(server, PACE, **changes) as backend:
         result = await backend.settle("batch-1", ledger.receipt, policy_step=0)
         return None if result is None else result.checkpoint.step
 
@@ -250,7 +250,7 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing(server: WandbSer
             remote._client.base_url = "http://127.0.0.1:9/v1"  # nobody listens there
             return newest
 
-        backend._newest_step = step_then_down  # type: ignore[method-assign]
+        backend._newest_step = step_then_down  # type: ignore[method-assign]  # the last call before the job
         with pytest.raises(BackendError):
             await backend.train(prepared_batch(), on_submitted=ledger)
     assert server.jobs == []

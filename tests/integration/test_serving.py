@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openai import AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError
+from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError
 
 from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
@@ -116,7 +116,7 @@ async def test_a_stream_says_the_same_as_the_whole_reply(tiny: Path, tmp_path: P
         assert endings[-1] == whole.choices[0].finish_reason
         assert len([chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]) > 1
         assert chunks[-1].usage is not None
-        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens  # type: ignore[union-attr]
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
 
 
 async def test_promotions_and_rollbacks_under_load_fail_no_request_and_every_answer_names_its_step(
@@ -197,12 +197,13 @@ async def test_a_wrong_key_is_401_and_health_needs_none(tiny: Path, tmp_path: Pa
     ],
 )
 async def test_a_malformed_request_is_an_openai_error(
-    tiny: Path, tmp_path: Path, change: dict[str, Any], kind: type[Exception]
+    tiny: Path, tmp_path: Path, change: dict[str, Any], kind: type[APIStatusError]
 ) -> None:
+    request: dict[str, Any] = {"model": "hindsight", "messages": ASK, "max_tokens": 4} | change
     async with served(tiny, tmp_path) as url, client(url) as openai:
         with pytest.raises(kind) as caught:
-            await openai.chat.completions.create(**({"model": "hindsight", "messages": ASK, "max_tokens": 4} | change))
-        assert "error" in json.loads(caught.value.response.text)  # type: ignore[attr-defined]
+            await openai.chat.completions.create(**request)
+        assert "error" in json.loads(caught.value.response.text)
 
 
 _scalar = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -239,8 +240,7 @@ async def test_no_body_takes_the_server_down(tiny: Path, tmp_path: Path) -> None
 async def test_more_requests_than_may_wait_are_told_to_come_back(tiny: Path, tmp_path: Path) -> None:
     async with served(tiny, tmp_path, most_waiting=2) as url, httpx.AsyncClient(timeout=60) as plain:
         body = {"model": "hindsight", "messages": ASK, "max_tokens": 60}
-        post: Callable[[], Any] = lambda: plain.post(f"{url}/v1/chat/completions", json=body)  # noqa: E731
-        answers = await asyncio.gather(*(post() for _ in range(12)))
+        answers = await asyncio.gather(*(plain.post(f"{url}/v1/chat/completions", json=body) for _ in range(12)))
         statuses = {answer.status_code for answer in answers}
         assert statuses == {200, 429}
         assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)

@@ -110,7 +110,8 @@ async def test_untrained_forgets_what_training_wrote(
     async with open_database(make_database(template_database), tmp_path) as other:
         await import_traces(other, tmp_path / "t.jsonl", untrained=True)
         row = await other.pool.fetchrow('SELECT "usedInTraining", "trainedInBatch", "aiJudgeReward" FROM trajectories')
-    assert row == (False, None, None)
+    assert row is not None
+    assert tuple(row) == (False, None, None)
 
 
 async def test_lines_written_by_hand_need_only_what_matters(database: Database, tmp_path: Path) -> None:

@@ -20,11 +20,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_bridge.database import Database, open_database  # noqa: E402
-from data_bridge.models import (  # noqa: E402  # noqa: E402
+from data_bridge.database import Database, open_database
+from data_bridge.models import (
     Action,
     AgentTrajectory,
     EnvironmentState,
@@ -34,12 +33,13 @@ from data_bridge.models import (  # noqa: E402  # noqa: E402
     Step,
     StockOutcome,
 )
-from data_bridge.window_ids import end_of, start_of  # noqa: E402
-from trainer.config import JudgeSettings  # noqa: E402
-from trainer.judge.open import open_judge  # noqa: E402
-from trainer.judge.stream import judge_stream  # noqa: E402
-from trainer.types import Group, JudgedGroup  # noqa: E402
+from data_bridge.window_ids import end_of, start_of
+from trainer.config import JudgeSettings
+from trainer.judge.open import open_judge
+from trainer.judge.stream import judge_stream
+from trainer.types import Group, JudgedGroup
 
+ROOT = Path(__file__).resolve().parent.parent
 SECONDS_AN_ANSWER = 0.5
 IN_FLIGHT = 64
 ORDERS = 2

@@ -77,7 +77,7 @@ async def one_by_one(database: Database, folder: Path, number: int) -> float:
         rows.append(row)
 
     recorder = Recorder(database, folder)
-    recorder._store = keep  # type: ignore[method-assign]
+    recorder._store = keep  # type: ignore[method-assign]  # so that nothing is spooled
     for index in range(number):
         await play(recorder, index % AGENTS)
 

@@ -59,7 +59,7 @@ def record_openai(
         call.log_completion(answer)
         return answer
 
-    completions.create = create_and_log  # type: ignore[method-assign]
+    completions.create = create_and_log  # type: ignore[method-assign]  # of this copy of the client alone
     return recorded
 
 

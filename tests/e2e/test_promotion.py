@@ -40,7 +40,8 @@ async def _told(name: str, *arguments: str, cwd: Path) -> dict[str, Any]:
     process = await _script(name, *arguments, "--json", cwd=cwd)
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
-    return json.loads(out)  # type: ignore[no-any-return]
+    told: dict[str, Any] = json.loads(out)
+    return told
 
 
 @pytest.mark.model
@@ -59,7 +60,9 @@ async def test_rollback_during_a_training_run_that_never_touches_a_held_out_wind
         *("--groups-per-step", "3", "--threads", "1", "--no-promote", "--eval-samples", "2"),
         cwd=tmp_path,
     )
-    reading = asyncio.gather(training.stdout.read(), training.stderr.read())  # type: ignore[union-attr]
+    assert training.stdout is not None
+    assert training.stderr is not None
+    reading = asyncio.gather(training.stdout.read(), training.stderr.read())
 
     async def step_is_there(step: int) -> None:
         query = "SELECT max(step) FROM hindsight.checkpoints"

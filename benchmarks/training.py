@@ -194,7 +194,7 @@ def plain_seconds(base: Path, groups: list[dict[str, Any]], rounds: int) -> floa
         new = torch.log_softmax(logits, -1).gather(2, replies[..., None])[..., 0]
         ratio = (new - old).exp()
         loss = -torch.min(ratio * advantages, ratio.clip(0.8, 1.2) * advantages).mean()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
         best = min(best, process_time() - started)
     return best
 

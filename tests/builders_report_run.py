@@ -28,6 +28,8 @@ from trainer.types import Checkpoint, Group, JudgeIdentity, StepResult, Verdict
 
 RUN = "run-1"
 JUDGE = JudgeIdentity("gpt-test", "trading", "2", "3", is_llm=True)
+EXAMINER = JudgeIdentity("gpt-other", "decision", "1", "1", is_llm=True)
+"""Who judges the evaluation."""
 WINDOWS = hours_before(number=3)
 HOSTILE = "</p><script>alert(1)</script><img src=x onerror=alert(2)>"
 """What an agent or a judge may write."""
@@ -116,6 +118,10 @@ async def _judge(database: Database, groups: list[GroupRecord]) -> None:
                 await verdicts.store(question, Judgement(judged, "prompt", 1000, 100, 0.25), call)
         failed = Call(CallResult.TIMEOUT, "prompt", 10.0, prompt_tokens=1000, tokens_estimated=True, cost_usd=0.125)
         await verdicts.record_call(question, failed)
+        # The evaluation's judge is asked under the same run.
+        compared = Question("key of the evaluation", 0, Group("held-out", HELD_OUT[0], (), MarketOutcomes()), EXAMINER)
+        call = Call(CallResult.OK, "prompt", 10.0, prompt_tokens=500, completion_tokens=50, cost_usd=0.5)
+        await verdicts.store(compared, Judgement((JudgedTrajectory("c", "reply-1", 0.5, ""),), "prompt"), call)
 
 
 def _record(batch_id: str, number: int, policy_step: int, groups: list[GroupRecord]) -> BatchRecord:

@@ -170,9 +170,11 @@ def test_what_a_killed_write_left_is_removed_and_never_taken_for_a_checkpoint(tm
     (tmp_path / ".unfinished-abc").mkdir()
     (tmp_path / ".unfinished-abc" / "adapter_model.safetensors").write_bytes(b"half")
     assert store.newest() is None
-    store.save(
-        StoredStep(1, "batch-1", 5, "tiny"), lambda directory: (directory / "weights").write_bytes(b"w") and None
-    )
+
+    def write(directory: Path) -> None:
+        (directory / "weights").write_bytes(b"w")
+
+    store.save(StoredStep(1, "batch-1", 5, "tiny"), write)
     assert not list(tmp_path.glob(".unfinished-*"))
     assert store.newest() == StoredStep(1, "batch-1", 5, "tiny")
 

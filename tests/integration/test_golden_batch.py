@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
+from data_bridge.art_converter import Scored, ScoreRequest
 from tests.builders_training import judged, make_batch, replying
 from tests.tiny_model import shared_tiny_model
 from trainer.backends.cpu_attention import Layout
@@ -27,7 +30,7 @@ class OfPolicy:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
-    async def score(self, requests):  # type: ignore[no-untyped-def]
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
         return self._policy.score(requests)
 
 

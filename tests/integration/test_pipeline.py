@@ -21,6 +21,7 @@ from tests.builders import NOW, hours_before, insert_window
 from tests.fakes.training_backend import FakeBackend
 from trainer import training_run
 from trainer.config import TrainSettings, window_rules
+from trainer.judge.open import open_judge
 from trainer.ledger import Ledger
 from trainer.model_lock import hold
 from trainer.progress import Silent
@@ -47,7 +48,8 @@ class World:
         self.ledger = Ledger(database)
 
     def settings(self, **values: Any) -> TrainSettings:
-        return TrainSettings(**({"home": self.home, "until": NOW.isoformat(), "groups_per_step": 2} | values))
+        usual: dict[str, Any] = {"home": self.home, "until": NOW.isoformat(), "groups_per_step": 2}
+        return TrainSettings(**(usual | values))
 
     @asynccontextmanager
     async def session(self, settings: TrainSettings, backend: FakeBackend) -> AsyncIterator[Session]:
@@ -277,11 +279,9 @@ class BrokenJudge:
 
 
 def break_judge(monkeypatch: pytest.MonkeyPatch, failing: set[str]) -> None:
-    original = training_run.open_judge
-
     @asynccontextmanager
     async def opened(*arguments: Any, **options: Any) -> AsyncIterator[BrokenJudge]:
-        async with original(*arguments, **options) as judge:
+        async with open_judge(*arguments, **options) as judge:
             yield BrokenJudge(judge, failing)
 
     monkeypatch.setattr(training_run, "open_judge", opened)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from data_bridge.quality import Rules
 from tests.builders import (
     NOW,
     WINDOW,
+    Writer,
     hours_before,
     insert_outcomes,
     insert_trajectory,
@@ -94,7 +96,10 @@ async def test_agents_are_counted_across_spellings_and_missing_ids(database: Dat
 async def test_outcomes_are_found_under_another_spelling_and_later_rows_correct(database: Database) -> None:
     await insert_window(database.pool, outcomes=False)
     early, late = datetime(2026, 11, 2, 11, 0), datetime(2026, 11, 2, 11, 5)
-    stocks = [{"endPrice": None, "changePercent": None, "createdAt": early}, {"endPrice": 120, "createdAt": late}]
+    stocks: list[dict[str, Any]] = [
+        {"endPrice": None, "changePercent": None, "createdAt": early},
+        {"endPrice": 120, "createdAt": late},
+    ]
     for stock in stocks:
         await insert_outcomes(database.pool, WINDOW, stocks=[stock | {"windowId": f"{WINDOW}:00.000Z"}], predictions=[])
 

@@ -82,14 +82,20 @@ async def test_every_row_is_counted_rightly_and_no_window_vanishes(database: Dat
     rng = random.Random(11)
     ids = hours_before(number=17)
     missing, partial, all_bad, *plain = ids
-    spellings = [lambda w: w, lambda w: f"{w}:00", lambda w: f"{w}:00Z", lambda w: f"{w}:00.000Z", lambda w: None]
+    spellings: list[Callable[[str], str | None]] = [
+        lambda w: w,
+        lambda w: f"{w}:00",
+        lambda w: f"{w}:00Z",
+        lambda w: f"{w}:00.000Z",
+        lambda w: None,
+    ]
     expected: dict[str, str | None] = {}
     rows: list[dict[str, Any]] = []
     for number, window_id in enumerate(ids):
         spelling = spellings[number % len(spellings)](window_id)
         start = start_of(window_id) + timedelta(minutes=5)
         if window_id == all_bad:
-            made = [
+            made: list[tuple[dict[str, Any], str | None]] = [
                 (
                     trajectory_row(f"agent-{n:02}", window_id=spelling, steps_json="{", start_time=start),
                     "malformed_json",
@@ -120,7 +126,8 @@ async def test_every_row_is_counted_rightly_and_no_window_vanishes(database: Dat
 
     found: dict[str, str | None] = {}
     for window in surveyed.windows:
-        assert not found.keys() & {one.trajectory_id for one in (*window.usable, *window.excluded)}
+        assert not found.keys() & {one.trajectory_id for one in window.usable}
+        assert not found.keys() & {one.trajectory_id for one in window.excluded}
         found |= {one.trajectory_id: None for one in window.usable}
         found |= {exclusion.trajectory_id: exclusion.reason.value for exclusion in window.excluded}
     assert found == expected

@@ -42,20 +42,23 @@ async def test_counts_equal_what_sql_says(database: Database, recorded: Recorded
     assert facts.trained_tokens == await pool.fetchval(tokens) == 150
     excluded = await pool.fetch("SELECT reason, count(*) AS number FROM hindsight.exclusions GROUP BY 1")
     assert facts.exclusions == {row["reason"]: row["number"] for row in excluded} == {"held_out": 2, "dropout": 1}
-    groups = "SELECT count(DISTINCT verdict_key) FROM hindsight.verdicts"
+    groups = "SELECT count(DISTINCT verdict_key) FROM hindsight.verdicts JOIN hindsight.windows USING (window_id)"
     assert facts.groups_judged == await pool.fetchval(groups) == 3
 
 
 async def test_cost_counts_every_call_and_the_failed_ones_too(database: Database, recorded: RecordedRun) -> None:
     facts = await gather(database, RUN)
-    [cost] = facts.costs
+    cost, examiner = facts.costs
     row = await database.pool.fetchrow(
         "SELECT count(*) AS calls, sum(cost_usd) AS usd, sum(prompt_tokens) AS prompt FROM hindsight.judge_calls"
+        " WHERE judge = 'gpt-test'"
     )
     assert row is not None
     assert (cost.judge, cost.calls, cost.failed_calls) == ("gpt-test", row["calls"], 1)
-    assert (facts.cost_usd, cost.prompt_tokens) == (row["usd"], row["prompt"]) == (1.625, 7000)
-    assert facts.cost_curve[-1] == (7, 1.625)
+    assert (cost.usd, cost.prompt_tokens) == (row["usd"], row["prompt"]) == (1.625, 7000)
+    assert (examiner.judge, examiner.calls, examiner.usd) == ("gpt-other", 1, 0.5)
+    assert facts.cost_usd == await database.pool.fetchval("SELECT sum(cost_usd) FROM hindsight.judge_calls")
+    assert facts.cost_curve[-1] == (8, 2.125)
     assert [usd for _, usd in facts.cost_curve] == sorted(usd for _, usd in facts.cost_curve)
 
 
@@ -125,7 +128,7 @@ async def test_the_page_has_the_verdict_and_the_figures_of_the_ledger(
         '<dd id="windows-trained">3</dd>',
         '<dd id="trajectories-trained">9</dd>',
         '<dd id="left-out">3</dd>',
-        '<dd id="cost">$1.62</dd>',
+        '<dd id="cost">$2.12</dd>',
         "<strong>gpt-test</strong>: $1.6250 for 7 calls, 1 of them failed; 7,000 tokens in, 600 out.",
         "Certified on",
         "a score moves by 0.200 on average and 33.3% of pairs change places",

@@ -38,7 +38,8 @@ def _forward(layer: Any, x: Tensor, *_: Any, **__: Any) -> Tensor:
     if layer._merged_for != version:
         layer._merged_weight = _merged(base.weight, down, up, scale, getattr(layer, "_merged_weight", None))
         layer._merged_for = version
-    output: Tensor = _FusedLora.apply(x, layer._merged_weight, down, up, scale)  # type: ignore[no-untyped-call]
+    weight = layer._merged_weight
+    output: Tensor = _FusedLora.apply(x, weight, down, up, scale)  # type: ignore[no-untyped-call]  # torch's own
     return output if base.bias is None else output + base.bias
 
 

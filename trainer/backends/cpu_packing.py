@@ -36,7 +36,8 @@ class PackedSequence:
 
     @property
     def tokens(self) -> Tensor:
-        return self.inputs["tokens"]  # type: ignore[no-any-return]
+        tokens: Tensor = self.inputs["tokens"]
+        return tokens
 
     @property
     def trainable_tokens(self) -> int:

@@ -79,7 +79,7 @@ def _update(
     total = 0.0
     for number, sequence in enumerate(sequences):
         loss = _loss(policy, sequence, settings, tally, sample_base=number % _KL_SAMPLE == 0) / trained
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
         total += float(loss.detach())
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm)
     policy.optimizer.step()
@@ -90,7 +90,7 @@ def backward(policy: Policy, sequence: PackedSequence, settings: StepSettings) -
     """Forward and backward of one sequence alone: what the benchmark times."""
     tally = _Tally([], [], [], [], [])
     loss = _loss(policy, sequence, settings, tally, sample_base=False) / sequence.trainable_tokens
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
 
 
 def _loss(

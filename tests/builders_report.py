@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.builders import hours_before
-from trainer.evaluation import (
+from trainer.evaluation.evidence import (
     Comparison,
     Evaluation,
     ExampleDecision,
@@ -16,7 +16,8 @@ from trainer.evaluation import (
     Role,
     WindowFigures,
 )
-from trainer.promotions import Promotion, PromotionKind, PromotionState
+from trainer.evaluation.statistics import Interval
+from trainer.promotion.promotions import Promotion, PromotionKind, PromotionState
 from trainer.report.types import (
     CostFacts,
     DayFacts,
@@ -27,7 +28,6 @@ from trainer.report.types import (
     WindowFacts,
     Words,
 )
-from trainer.statistics import Interval
 from trainer.types import Checkpoint, JudgeIdentity
 
 MOMENT = datetime(2026, 11, 15, 3, tzinfo=UTC)

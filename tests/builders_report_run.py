@@ -11,19 +11,19 @@ from data_bridge.quality import Exclusion, Reason
 from tests.builders import hours_before, insert_window
 from tests.builders_report import HELD_OUT, evaluation, example
 from trainer.backends.serving import Serving
-from trainer.batch_record import BatchRecord, GroupRecord
-from trainer.evaluation import Evaluation
-from trainer.evaluation_store import keep_ruling, save
-from trainer.gate import GateDecision, Ruling
+from trainer.evaluation.evidence import Evaluation
+from trainer.evaluation.gate import GateDecision, Ruling
+from trainer.evaluation.store import keep_ruling, save
 from trainer.judge.cache import open_verdicts
 from trainer.judge.certification.certificates import keep
 from trainer.judge.certification.measures import Line
 from trainer.judge.records import Call, CallResult, JudgedTrajectory, Judgement, Question
 from trainer.ledger import Ledger
-from trainer.ledger_states import RunState
-from trainer.model_lock import ModelLock, hold
 from trainer.promote import publish
-from trainer.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.records.batch_record import BatchRecord, GroupRecord
+from trainer.records.model_lock import ModelLock, hold
+from trainer.records.states import RunState
+from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
 from trainer.types import Checkpoint, Group, JudgeIdentity, StepResult, Verdict
 
 RUN = "run-1"

@@ -19,12 +19,12 @@ from data_bridge.errors import NotEnoughData
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import CheckedWindow, check
 from data_bridge.window_ids import is_held_out
-from trainer.blind_trial import Outcome, Plan, Policy, compare_policies
-from trainer.comparison import best_and_worst, compare, figures_of, score_pnl_correlation, windows_of
 from trainer.config import EvaluateSettings, JudgeSettings, TrainSettings, window_rules
-from trainer.decision_points import Replay
-from trainer.evaluation import Evaluation, Role
-from trainer.evaluation_store import save, trained_among
+from trainer.evaluation.blind_trial import Outcome, Plan, Policy, compare_policies
+from trainer.evaluation.comparison import best_and_worst, compare, figures_of, score_pnl_correlation, windows_of
+from trainer.evaluation.decision_points import Replay
+from trainer.evaluation.evidence import Evaluation, Role
+from trainer.evaluation.store import save, trained_among
 from trainer.judge.open import identity_of
 from trainer.types import Checkpoint, Judge
 

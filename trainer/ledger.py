@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_bridge.quality import Exclusion
-from trainer.ledger_batches import BatchLedger
-from trainer.ledger_rows import as_json, decode_planned, exclude_rows, insert_windows, move, plan_summary
-from trainer.ledger_states import (
+from trainer.records.batches import BatchLedger
+from trainer.records.rows import as_json, decode_planned, exclude_rows, insert_windows, move, plan_summary
+from trainer.records.states import (
     FINAL_REASONS,
     RUN_TRANSITIONS,
     WINDOW_TRANSITIONS,
@@ -25,7 +25,7 @@ from trainer.ledger_states import (
     WindowState,
     sources_of,
 )
-from trainer.run_plan import PlannedWindow, RunPlan
+from trainer.run.run_plan import PlannedWindow, RunPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.window_ids import is_held_out, normalise
-from trainer.batch_record import GroupRecord, decode_groups
-from trainer.promotions import checkpoint_of, find_checkpoint
+from trainer.promotion.promotions import checkpoint_of, find_checkpoint
+from trainer.records.batch_record import GroupRecord, decode_groups
 from trainer.types import Checkpoint
 
 

@@ -24,13 +24,13 @@ from data_bridge.quality import check
 from trainer.config import TrainSettings
 from trainer.grouping import MIN_GROUP
 from trainer.ledger import Ledger
-from trainer.model_lock import ModelBusy, ModelLock
-from trainer.progress import Progress, View
-from trainer.run_folder import RunFolder
-from trainer.run_plan import PlannedWindow, assemble
-from trainer.train_stage import TrainStage
+from trainer.records.model_lock import ModelBusy, ModelLock
+from trainer.run.progress import Progress, View
+from trainer.run.run_folder import RunFolder
+from trainer.run.run_plan import PlannedWindow, assemble
+from trainer.run.train_stage import TrainStage
+from trainer.run.verdict_stage import VerdictStage
 from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
-from trainer.verdict_stage import VerdictStage
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,10 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.redaction import redact
 from trainer.backends.serving import Serving
-from trainer.deployed_models import archive, deploy, offer_to_canary
-from trainer.evaluation import Evaluation
-from trainer.ledger_states import sources_of
-from trainer.pointer import sync
-from trainer.promotions import (
+from trainer.evaluation.evidence import Evaluation
+from trainer.promotion.deployed_models import archive, deploy, offer_to_canary
+from trainer.promotion.pointer import sync
+from trainer.promotion.promotions import (
     PROMOTION_TRANSITIONS,
     Promotion,
     PromotionKind,
@@ -30,6 +29,7 @@ from trainer.promotions import (
     in_state,
     promotion_of,
 )
+from trainer.records.states import sources_of
 from trainer.types import Checkpoint
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from data_bridge.database import Database
 from data_bridge.window_ids import end_of, is_held_out
 from tests.tiny_model import tiny_model_directory
 from trainer.backends.serving import Serving
-from trainer.evaluation_store import leaked_windows
+from trainer.evaluation.store import leaked_windows
 from trainer.promote import publish
-from trainer.promotions import find_checkpoint
+from trainer.promotion.promotions import find_checkpoint
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
 from trainer.world.market import Market

@@ -15,6 +15,6 @@ import transformers
 import trainer.backends.cpu
 import trainer.cli.train_mmo
 import trainer.judge.open
-import trainer.log_training
+import trainer.run.log_training
 
 __all__ = ["art", "asyncpg", "openai", "peft", "torch", "trainer", "transformers"]

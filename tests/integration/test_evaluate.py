@@ -20,11 +20,11 @@ from trainer.cli import evaluate as evaluate_command
 from trainer.cli import promote as promote_command
 from trainer.config import EvaluateSettings
 from trainer.evaluate import held_out_windows
-from trainer.evaluation import Role
-from trainer.evaluation_store import latest_evaluation, leaked_windows
-from trainer.gate import Ruling
-from trainer.promotions import find_checkpoint, history, serving
-from trainer.release import clock, consider, evaluate
+from trainer.evaluation.evidence import Role
+from trainer.evaluation.gate import Ruling
+from trainer.evaluation.store import latest_evaluation, leaked_windows
+from trainer.promotion.promotions import find_checkpoint, history, serving
+from trainer.promotion.release import clock, consider, evaluate
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
 from trainer.world.market import Market

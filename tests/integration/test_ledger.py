@@ -13,11 +13,11 @@ from data_bridge.errors import DatabaseError
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import WINDOW, insert_window
 from tests.builders_ledger import make_record
-from trainer.game_rows import check_writable
 from trainer.ledger import Ledger
-from trainer.ledger_states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState
-from trainer.model_lock import ModelLock, hold
-from trainer.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.records.game_rows import check_writable
+from trainer.records.model_lock import ModelLock, hold
+from trainer.records.states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState
+from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
 from trainer.types import Checkpoint, StepResult
 
 RESULT = StepResult(Checkpoint("hindsight", 1, "tiny", "fake", "/somewhere/0001"), 10, {"loss": 0.5})

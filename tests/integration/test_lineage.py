@@ -18,16 +18,16 @@ from tests.builders_evaluation import make_evaluation
 from tests.builders_ledger import make_record
 from trainer.backends.serving import Serving
 from trainer.cli import lineage as lineage_command
-from trainer.evaluation import WindowFigures
-from trainer.evaluation_store import save
+from trainer.evaluation.evidence import WindowFigures
+from trainer.evaluation.store import save
 from trainer.judge.cache import open_verdicts
 from trainer.judge.outcome import IDENTITY
 from trainer.judge.records import JudgedTrajectory, Judgement, Question
 from trainer.ledger import Ledger
 from trainer.lineage import walk_back, walk_forward
-from trainer.model_lock import hold
 from trainer.promote import publish
-from trainer.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.records.model_lock import hold
+from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
 from trainer.types import Checkpoint, Group, StepResult
 
 NEXT = hours_before(number=3)[0]

@@ -12,9 +12,9 @@ import pytest
 
 from data_bridge.database import Database
 from tests.builders_ledger import make_record
-from trainer import model_lock
 from trainer.ledger import Ledger
-from trainer.model_lock import LEASE, ModelBusy, hold
+from trainer.records import model_lock
+from trainer.records.model_lock import LEASE, ModelBusy, hold
 
 
 async def test_a_second_trainer_is_told_who_holds_the_model(database: Database) -> None:

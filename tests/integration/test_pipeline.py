@@ -19,16 +19,16 @@ from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Reason, check
 from tests.builders import NOW, hours_before, insert_window
 from tests.fakes.training_backend import FakeBackend
-from trainer import training_run
 from trainer.config import TrainSettings, window_rules
 from trainer.judge.open import open_judge
 from trainer.ledger import Ledger
-from trainer.model_lock import hold
-from trainer.progress import Silent
-from trainer.run_plan import PlannedWindow, RunPlan, make_plan
-from trainer.session import Session, fingerprint
-from trainer.settle import settle_unfinished
-from trainer.training_run import TrainingRun, open_run
+from trainer.records.model_lock import hold
+from trainer.run import training_run
+from trainer.run.progress import Silent
+from trainer.run.run_plan import PlannedWindow, RunPlan, make_plan
+from trainer.run.session import Session, fingerprint
+from trainer.run.settle import settle_unfinished
+from trainer.run.training_run import TrainingRun, open_run
 from trainer.types import Group, JudgedGroup, JudgeFailure
 
 

@@ -19,11 +19,18 @@ from tests.builders_evaluation import make_evaluation
 from tests.builders_promotion import insert_checkpoint
 from trainer import promote
 from trainer.backends.serving import Serving
-from trainer.evaluation_store import save
-from trainer.model_lock import hold
-from trainer.pointer import Pointer, read_from_database, read_pointer, sync
+from trainer.evaluation.store import save
 from trainer.promote import canary_agents, end_canary, finish_canary, publish, roll_back
-from trainer.promotions import PROMOTION_TRANSITIONS, PromotionKind, PromotionState, history, list_checkpoints, serving
+from trainer.promotion.pointer import Pointer, read_from_database, read_pointer, sync
+from trainer.promotion.promotions import (
+    PROMOTION_TRANSITIONS,
+    PromotionKind,
+    PromotionState,
+    history,
+    list_checkpoints,
+    serving,
+)
+from trainer.records.model_lock import hold
 from trainer.types import Checkpoint
 
 

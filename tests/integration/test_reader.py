@@ -48,7 +48,7 @@ async def test_windows_arrive_in_order_with_their_rows_and_outcomes(database: Da
 
 
 @pytest.mark.parametrize("writer", ["recorder", "plugin"])
-async def test_both_writers_decode_to_the_same_types(database: Database, writer: str) -> None:
+async def test_both_writers_decode_to_the_same_types(database: Database, writer: Writer) -> None:
     await insert_window(database.pool, writer=writer)
 
     [window] = await read_all(database)

@@ -17,7 +17,7 @@ from tests.builders_report import HELD_OUT
 from tests.builders_report_run import HOSTILE, JUDGE, RUN, WINDOWS, RecordedRun, record_run
 from trainer.backends.serving import Serving
 from trainer.cli.report import main
-from trainer.evaluation_store import save
+from trainer.evaluation.store import save
 from trainer.promote import roll_back
 from trainer.report.facts import gather, newest_run
 from trainer.report.page import render

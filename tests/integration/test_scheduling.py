@@ -18,8 +18,8 @@ import asyncpg
 import pytest
 
 from data_bridge.database import Database
-from trainer.notify import notify
-from trainer.schedule import LEASE, Claim, Held, Outcome, Periods
+from trainer.scheduling.notify import notify
+from trainer.scheduling.schedule import LEASE, Claim, Held, Outcome, Periods
 
 ROOT = Path(__file__).parents[2]
 PERIOD = datetime(2026, 11, 15, 3, tzinfo=UTC)
@@ -102,7 +102,7 @@ def webhook() -> Iterator[tuple[str, list[dict[str, object]]]]:
 async def test_a_webhook_that_fails_is_asked_again_and_one_that_is_gone_is_no_error(
     webhook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.notify._PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("trainer.scheduling.notify._PAUSES", (0.01, 0.01))
     url, told = webhook
     assert await notify(url, {"outcome": "done"})
     assert told == [{"outcome": "done"}]
@@ -175,7 +175,7 @@ async def _first_trainer(connection: asyncpg.Connection) -> int:
 _SCHEDULER = """
 import sys
 from datetime import timedelta
-from trainer import readiness, schedule
+from trainer.scheduling import readiness, schedule
 from trainer.cli import schedule_training
 schedule.LEASE = timedelta(seconds=3)
 schedule_training.BEAT = timedelta(seconds=0.5)

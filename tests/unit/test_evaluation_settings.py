@@ -9,7 +9,7 @@ import pytest
 from data_bridge.errors import ConfigurationError
 from trainer.config import EvaluateSettings
 from trainer.evaluate import judged_by
-from trainer.promotions import parse_checkpoint_name
+from trainer.promotion.promotions import parse_checkpoint_name
 
 
 def _settings(**given: Any) -> EvaluateSettings:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 
-from trainer.ledger_states import (
+from trainer.records.states import (
     BATCH_TRANSITIONS,
     RUN_TRANSITIONS,
     WINDOW_TRANSITIONS,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.statistics import (
+from trainer.evaluation.statistics import (
     FEWEST_WINDOWS,
     SHARE,
     Floats,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from trainer import tracking
 from trainer.config import ModelSettings
-from trainer.tracking import Tracker, mode_of
+from trainer.run import tracking
+from trainer.run.tracking import Tracker, mode_of
 
 
 class Run:

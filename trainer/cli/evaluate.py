@@ -10,9 +10,9 @@ from trainer.cli.frame import database_of, run_command
 from trainer.config import EvaluateSettings
 
 if TYPE_CHECKING:
-    from trainer.evaluation import Evaluation
-    from trainer.gate import GateDecision
-    from trainer.statistics import Interval
+    from trainer.evaluation.evidence import Evaluation
+    from trainer.evaluation.gate import GateDecision
+    from trainer.evaluation.statistics import Interval
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,10 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: EvaluateSettings) -> int:
-    from trainer.evaluation_store import keep_ruling
-    from trainer.gate import rule
-    from trainer.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name
-    from trainer.release import evaluate, incumbent_of
+    from trainer.evaluation.gate import rule
+    from trainer.evaluation.store import keep_ruling
+    from trainer.promotion.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name
+    from trainer.promotion.release import evaluate, incumbent_of
 
     async with database_of(settings, migrate=True) as database:
         if settings.candidate is None:

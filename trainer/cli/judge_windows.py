@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from data_bridge.postgres_reader import WindowReader
     from data_bridge.quality import Rules
     from trainer.judge.usage import Usage
+    from trainer.judge.window_verdicts import WindowVerdicts
     from trainer.types import JudgedGroup, JudgeIdentity
-    from trainer.window_verdicts import WindowVerdicts
 
 _DESCRIPTION = """Judge windows without training on them, and see the scores.
 
@@ -37,7 +37,7 @@ async def work(settings: JudgeWindowsSettings) -> int:
     from data_bridge.postgres_reader import WindowReader
     from trainer.judge.failures import FailurePolicy
     from trainer.judge.open import describe, open_judge
-    from trainer.window_verdicts import judge_windows
+    from trainer.judge.window_verdicts import judge_windows
 
     rules = _rules(settings)
     async with (
@@ -97,7 +97,7 @@ async def _refs(settings: JudgeWindowsSettings, reader: WindowReader) -> list[Wi
 async def _windows(
     settings: JudgeWindowsSettings, reader: WindowReader, refs: Sequence[WindowRef]
 ) -> AsyncIterator[Window]:
-    from trainer.window_verdicts import as_unused
+    from trainer.judge.window_verdicts import as_unused
 
     if settings.window is not None:
         window = await reader.read(settings.window)

@@ -31,7 +31,7 @@ async def _work(settings: LineageSettings) -> int:
     import msgspec
 
     from trainer.lineage import walk_back, walk_forward
-    from trainer.promotions import newest_checkpoint, parse_checkpoint_name
+    from trainer.promotion.promotions import newest_checkpoint, parse_checkpoint_name
 
     async with database_of(settings) as database:
         if settings.window is not None:

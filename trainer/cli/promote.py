@@ -13,7 +13,7 @@ from trainer.config import PromoteSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.promotions import Listed, Promotion
+    from trainer.promotion.promotions import Listed, Promotion
 
 _EPILOG = f"""examples:
   promote.py --list                                checkpoints with step, scores, state and lineage
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: PromoteSettings) -> int:
-    from trainer.pointer import sync
+    from trainer.promotion.pointer import sync
 
     _check(settings)
     async with database_of(settings, migrate=True) as database:
@@ -72,10 +72,10 @@ def _check(settings: PromoteSettings) -> None:
 async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
     """With the evidence that is kept: evaluating is ``evaluate.py``'s, so that this command answers at once."""
     from trainer.backends.serving import serving as serving_of
-    from trainer.evaluation_store import keep_ruling, latest_evaluation
-    from trainer.gate import Ruling, rule
+    from trainer.evaluation.gate import Ruling, rule
+    from trainer.evaluation.store import keep_ruling, latest_evaluation
     from trainer.promote import publish
-    from trainer.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name, serving
+    from trainer.promotion.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name, serving
 
     if settings.step is None:
         checkpoint = await newest_checkpoint(database, settings.model)
@@ -116,7 +116,7 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
 async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion:
     from trainer.backends.serving import serving as serving_of
     from trainer.promote import end_canary, roll_back
-    from trainer.promotions import parse_checkpoint_name, running_canary
+    from trainer.promotion.promotions import parse_checkpoint_name, running_canary
 
     reason = settings.reason or "rolled back by hand, no reason given"
     if settings.step is None and await running_canary(database, settings.model) is not None:
@@ -130,9 +130,9 @@ async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion
 
 
 async def _finish(settings: PromoteSettings, database: Database) -> int:
-    from trainer.canary import CanaryRuling
     from trainer.promote import finish_canary
-    from trainer.release import clock, settle_canary
+    from trainer.promotion.canary import CanaryRuling
+    from trainer.promotion.release import clock, settle_canary
 
     if settings.force:
         _show(settings, await finish_canary(database, settings.home, settings.model, outcome=settings.reason or ""))
@@ -149,7 +149,7 @@ async def _finish(settings: PromoteSettings, database: Database) -> int:
 
 
 async def _list(settings: PromoteSettings, database: Database) -> int:
-    from trainer.promotions import list_checkpoints
+    from trainer.promotion.promotions import list_checkpoints
 
     listed = await list_checkpoints(database, settings.model)
     if settings.json_output:

@@ -16,8 +16,8 @@ from data_bridge.database import Database
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.config import ScheduleSettings
-from trainer.readiness import readiness_of
-from trainer.schedule import (
+from trainer.scheduling.readiness import readiness_of
+from trainer.scheduling.schedule import (
     BEAT,
     LONGEST_CATCH_UP,
     Claim,
@@ -29,7 +29,7 @@ from trainer.schedule import (
     period_due,
 )
 
-logger = logging.getLogger("trainer.schedule")
+logger = logging.getLogger("trainer.scheduling.schedule")
 
 _NOT_READY = 3
 _LOST_CLAIM = 4
@@ -98,7 +98,7 @@ async def _train_claimed(settings: ScheduleSettings, database: Database, periods
         return exit_code
     print(f"Period {label}: {outcome}, exit code {exit_code}. {reason}", flush=True)
     if settings.notify_url is not None:
-        from trainer.notify import notify
+        from trainer.scheduling.notify import notify
 
         summary = {"job": settings.job, "period": claim.period.isoformat(), "outcome": str(outcome)}
         await notify(settings.notify_url.get_secret_value(), summary | {"exit_code": exit_code, "reason": reason})

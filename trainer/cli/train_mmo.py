@@ -12,12 +12,12 @@ from trainer.config import TrainSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.after_training import AfterTraining
     from trainer.backends.choose import Choice
-    from trainer.log_training import LogPlan
-    from trainer.progress import View
-    from trainer.session import Session
-    from trainer.training_run import TrainingRun
+    from trainer.run.after_training import AfterTraining
+    from trainer.run.log_training import LogPlan
+    from trainer.run.progress import View
+    from trainer.run.session import Session
+    from trainer.run.training_run import TrainingRun
 
 _DESCRIPTION = """Train the agents' model on what they did and what came of it.
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def work(settings: TrainSettings) -> int:
     from trainer.backends.choose import choose_backend
     from trainer.judge.open import describe, identity_of
-    from trainer.live_view import open_view
+    from trainer.run.live_view import open_view
 
     _check_settings(settings)
     choice = choose_backend(settings)
@@ -69,8 +69,8 @@ def _check_settings(settings: TrainSettings) -> None:
     """What can be refused before anything is opened."""
     from trainer.config import judge_key
     from trainer.judge.open import identity_of
+    from trainer.run.thresholds import parse_thresholds
     from trainer.selection import parse_rule
-    from trainer.thresholds import parse_thresholds
 
     parse_rule(settings.select)
     parse_thresholds(settings.stop_on)
@@ -104,7 +104,7 @@ async def _heed_certificate(settings: TrainSettings, database: Database, view: V
 
 async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
     from trainer.ledger import Ledger
-    from trainer.log_training import plan_log, summary_of
+    from trainer.run.log_training import plan_log, summary_of
 
     if simulated:
         _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid or written.")
@@ -116,16 +116,16 @@ async def _dry_run(settings: TrainSettings, database: Database, simulated: bool)
 
 
 async def _train(settings: TrainSettings, database: Database, choice: Choice, view: View, simulated: bool) -> int:
-    from trainer.after_training import after_training
     from trainer.backends.choose import open_backend
-    from trainer.closed_loop import train_in_closed_loop
-    from trainer.game_rows import check_writable
     from trainer.ledger import Ledger
-    from trainer.log_training import plan_log, train_on_log
-    from trainer.model_lock import hold
-    from trainer.session import Session
-    from trainer.settle import forget_lost_steps, needs_mending, settle_unfinished
-    from trainer.shutdown import stop_on_signal, unless_stopped
+    from trainer.records.game_rows import check_writable
+    from trainer.records.model_lock import hold
+    from trainer.run.after_training import after_training
+    from trainer.run.closed_loop import train_in_closed_loop
+    from trainer.run.log_training import plan_log, train_on_log
+    from trainer.run.session import Session
+    from trainer.run.settle import forget_lost_steps, needs_mending, settle_unfinished
+    from trainer.run.shutdown import stop_on_signal, unless_stopped
 
     await check_writable(database)
     ledger = Ledger(database)

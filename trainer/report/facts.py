@@ -12,10 +12,10 @@ from typing import Any
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.window_ids import is_held_out
-from trainer.batch_record import decode_groups
-from trainer.evaluation import Evaluation, from_json
+from trainer.evaluation.evidence import Evaluation, from_json
 from trainer.judge.certification.certificates import find as find_certificate
-from trainer.promotions import promotion_of
+from trainer.promotion.promotions import promotion_of
+from trainer.records.batch_record import decode_groups
 from trainer.report.judging import judging_of
 from trainer.report.trained_pnl import scored_pnl
 from trainer.report.types import DayFacts, RunFacts, StepFacts

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from trainer.evaluation import Evaluation, Role
+from trainer.evaluation.evidence import Evaluation, Role
+from trainer.evaluation.statistics import spearman
 from trainer.report.charts import (
     CalendarHour,
     IntervalRow,
@@ -21,7 +22,6 @@ from trainer.report.charts import (
     scatter,
 )
 from trainer.report.types import RunFacts, WindowFacts
-from trainer.statistics import spearman
 
 ROLES = (Role.CANDIDATE, Role.INCUMBENT, Role.BASE, Role.BASELINE)
 _MOST_DOTS = 2000

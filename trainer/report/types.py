@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trainer.evaluation import Evaluation
+from trainer.evaluation.evidence import Evaluation
 from trainer.judge.certification.certificates import Certificate
-from trainer.promotions import Promotion
+from trainer.promotion.promotions import Promotion
 from trainer.types import JudgeIdentity
 
 

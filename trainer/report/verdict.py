@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainer.promotions import Promotion, PromotionState
+from trainer.promotion.promotions import Promotion, PromotionState
 from trainer.report.types import RunFacts
 
 _ENDED = {"running": "is still running", "interrupted": "was interrupted", "failed": "failed"}

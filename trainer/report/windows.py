@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data_bridge.quality import Reason
-from trainer.batch_record import decode_groups
+from trainer.records.batch_record import decode_groups
 from trainer.report.types import WindowFacts, Words
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from data_bridge.models import ChatMessage
-from trainer.pointer import Pointer, pointer_file, read_pointer
+from trainer.promotion.pointer import Pointer, pointer_file, read_pointer
 from trainer.serving.wire import RequestError
 from trainer.types import Completion
 

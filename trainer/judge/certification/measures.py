@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from trainer.statistics import spearman
+from trainer.evaluation.statistics import spearman
 
 Scores = Mapping[str, float]
 """Score by trajectory id, of one group in one asking."""

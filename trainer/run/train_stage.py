@@ -17,16 +17,16 @@ from typing import Any
 
 from data_bridge.errors import BackendError
 from data_bridge.quality import Reason
-from trainer import step_metrics
 from trainer.backends.base import PreparedBatch, TrainingBackend
-from trainer.batch_record import record_of, split_trainable
 from trainer.config import TrainSettings
 from trainer.ledger import Ledger
-from trainer.model_lock import ModelLock
-from trainer.progress import Progress, View
-from trainer.run_folder import RunFolder
-from trainer.thresholds import first_crossed, parse_thresholds
-from trainer.tracking import Tracker
+from trainer.records.batch_record import record_of, split_trainable
+from trainer.records.model_lock import ModelLock
+from trainer.run import step_metrics
+from trainer.run.progress import Progress, View
+from trainer.run.run_folder import RunFolder
+from trainer.run.thresholds import first_crossed, parse_thresholds
+from trainer.run.tracking import Tracker
 from trainer.types import Batch, JudgedGroup
 
 _TRAINS_ELSEWHERE = frozenset({"serverless"})

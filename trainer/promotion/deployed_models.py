@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trainer.evaluation import Evaluation, Role
-from trainer.promotions import Promotion
+from trainer.evaluation.evidence import Evaluation, Role
+from trainer.promotion.promotions import Promotion
 
 _NOW = "(now() AT TIME ZONE 'UTC')"
 _WRITE_MODEL = f"""

@@ -15,7 +15,7 @@ from data_bridge.errors import ConfigurationError
 from trainer.backends.adapter_files import is_whole
 from trainer.backends.base import TrainingBackend
 from trainer.ledger import Ledger
-from trainer.model_lock import ModelLock
+from trainer.records.model_lock import ModelLock
 
 logger = logging.getLogger(__name__)
 

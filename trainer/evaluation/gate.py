@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainer.config import EvaluationSettings
-from trainer.evaluation import Evaluation, Role
-from trainer.statistics import FEWEST_WINDOWS, Interval
+from trainer.evaluation.evidence import Evaluation, Role
+from trainer.evaluation.statistics import FEWEST_WINDOWS, Interval
 
 
 class Ruling(StrEnum):

@@ -19,10 +19,10 @@ from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.window_ids import GRACE, end_of, start_of, window_of
 from trainer.config import window_rules
-from trainer.outlook import look_ahead
-from trainer.run_plan import NOTHING_PLANNED
-from trainer.session import Session, fingerprint
-from trainer.training_run import TrainingRun, open_run
+from trainer.run.outlook import look_ahead
+from trainer.run.run_plan import NOTHING_PLANNED
+from trainer.run.session import Session, fingerprint
+from trainer.run.training_run import TrainingRun, open_run
 from trainer.world.cast import model_cast
 from trainer.world.clock import last_closed_windows, windows_from
 from trainer.world.exploration import Exploration

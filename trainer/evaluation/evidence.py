@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from trainer.statistics import Interval
+from trainer.evaluation.statistics import Interval
 from trainer.types import Checkpoint, JudgeIdentity
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from data_bridge.database import Database
-from trainer.batch_record import BatchRecord, decode_exclusions, decode_groups, encode_exclusions, encode_groups
-from trainer.game_rows import mark_trained, unmark_trained
-from trainer.ledger_rows import as_json, exclude_rows, move
-from trainer.ledger_states import BATCH_TRANSITIONS, WINDOW_TRANSITIONS, BatchState, WindowState, sources_of
-from trainer.model_lock import ModelLock, check_held
+from trainer.records.batch_record import BatchRecord, decode_exclusions, decode_groups, encode_exclusions, encode_groups
+from trainer.records.game_rows import mark_trained, unmark_trained
+from trainer.records.model_lock import ModelLock, check_held
+from trainer.records.rows import as_json, exclude_rows, move
+from trainer.records.states import BATCH_TRANSITIONS, WINDOW_TRANSITIONS, BatchState, WindowState, sources_of
 from trainer.types import Checkpoint, StepResult
 
 

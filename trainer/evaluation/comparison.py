@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from trainer.decision_points import DecisionPoint
-from trainer.evaluation import Comparison, ExampleDecision, ExampleReply, PolicyFigures, Role, WindowFigures
-from trainer.statistics import (
+from trainer.evaluation.decision_points import DecisionPoint
+from trainer.evaluation.evidence import Comparison, ExampleDecision, ExampleReply, PolicyFigures, Role, WindowFigures
+from trainer.evaluation.statistics import (
     ANY,
     DIFFERENCE_OF_SHARES,
     SHARE,

@@ -17,7 +17,7 @@ from trainer.config import TrainSettings
 from trainer.grouping import Comparable
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.ledger import Ledger
-from trainer.run_plan import PlannedWindow, RunPlan, make_plan
+from trainer.run.run_plan import PlannedWindow, RunPlan, make_plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from data_bridge.database import Database
-from trainer.promotions import Promotion, PromotionState, in_state
+from trainer.promotion.promotions import Promotion, PromotionState, in_state
 
 
 @dataclass(frozen=True, slots=True)

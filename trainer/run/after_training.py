@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from data_bridge.errors import NotEnoughData, PromotionRefused
-from trainer.release import Considered, consider
+from trainer.promotion.release import Considered, consider
 from trainer.report.facts import gather
 from trainer.report.page import write
-from trainer.session import Session
-from trainer.training_run import TrainingRun
+from trainer.run.session import Session
+from trainer.run.training_run import TrainingRun
 from trainer.types import Checkpoint
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from data_bridge.database import Database
-from trainer.decision_points import DecisionPoint, Replayed
+from trainer.evaluation.decision_points import DecisionPoint, Replayed
 from trainer.types import Completion
 from trainer.world.exchange import fill_price
 from trainer.world.exploration import DEFAULT_EXPLORATION

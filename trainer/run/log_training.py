@@ -9,9 +9,9 @@ from data_bridge.errors import NotEnoughData
 from data_bridge.postgres_reader import WindowReader
 from trainer.config import TrainSettings, window_rules
 from trainer.ledger import Ledger, StoredRun
-from trainer.outlook import Outlook, check_ready, look_ahead
-from trainer.session import Session, fingerprint
-from trainer.training_run import TrainingRun, open_run
+from trainer.run.outlook import Outlook, check_ready, look_ahead
+from trainer.run.session import Session, fingerprint
+from trainer.run.training_run import TrainingRun, open_run
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,17 @@ from typing import Protocol
 
 from data_bridge.errors import JudgeError, NotEnoughData
 from data_bridge.quality import CheckedWindow
-from trainer.comparison import Compared, ScoredReply
-from trainer.decision_points import DecisionPoint, Replay, Replayed, alias_of, blind_order, decision_points, with_reply
-from trainer.evaluation import Role
+from trainer.evaluation.comparison import Compared, ScoredReply
+from trainer.evaluation.decision_points import (
+    DecisionPoint,
+    Replay,
+    Replayed,
+    alias_of,
+    blind_order,
+    decision_points,
+    with_reply,
+)
+from trainer.evaluation.evidence import Role
 from trainer.types import ChatModel, Completion, Group, Judge, JudgedGroup, JudgeFailure
 
 logger = logging.getLogger(__name__)

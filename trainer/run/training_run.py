@@ -18,20 +18,20 @@ from typing import Any
 from data_bridge.errors import BackendError, Interrupted, NotEnoughData
 from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.redaction import redact
-from trainer.code_version import code_version
 from trainer.judge.cache import release_claims_of_dead
 from trainer.judge.open import open_judge
-from trainer.ledger_states import RunState
 from trainer.pipeline import Pipeline
-from trainer.progress import Progress
-from trainer.run_folder import RunFolder
-from trainer.run_plan import PlannedWindow, RunPlan
-from trainer.session import Session, fingerprint
+from trainer.records.code_version import code_version
+from trainer.records.states import RunState
+from trainer.run.progress import Progress
+from trainer.run.run_folder import RunFolder
+from trainer.run.run_plan import PlannedWindow, RunPlan
+from trainer.run.session import Session, fingerprint
+from trainer.run.tracking import Tracker, tracking
+from trainer.run.train_stage import TrainStage
+from trainer.run.verdict_stage import VerdictStage
 from trainer.settings_source import public_values
-from trainer.tracking import Tracker, tracking
-from trainer.train_stage import TrainStage
 from trainer.types import Judge
-from trainer.verdict_stage import VerdictStage
 
 logger = logging.getLogger(__name__)
 

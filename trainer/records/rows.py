@@ -9,8 +9,8 @@ import msgspec
 
 from data_bridge.errors import DatabaseError
 from data_bridge.quality import Exclusion
-from trainer.ledger_states import WindowState
-from trainer.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.records.states import WindowState
+from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
 
 
 async def move(connection: Any, statement: str, what: str, target: str, *arguments: Any) -> None:

@@ -11,8 +11,8 @@ from data_bridge.database import Database
 from trainer.backends.base import TrainingBackend
 from trainer.config import GroupSettings, TrainSettings
 from trainer.ledger import Ledger
-from trainer.model_lock import ModelLock
-from trainer.progress import View
+from trainer.records.model_lock import ModelLock
+from trainer.run.progress import View
 
 _ALSO_DECISIVE = (
     "model",

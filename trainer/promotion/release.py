@@ -17,20 +17,20 @@ from data_bridge.database import Database
 from data_bridge.errors import PromotionRefused
 from data_bridge.window_ids import GRACE, end_of
 from trainer.backends.serving import serving as serving_of
-from trainer.blind_trial import LoggedPolicy, ModelPolicy, Policy
-from trainer.canary import CanaryDecision, CanaryRuling, windows_since
-from trainer.canary import decide as decide_canary
 from trainer.config import EvaluateSettings, TrainSettings, WindowSettings, window_rules
 from trainer.evaluate import evaluate_checkpoint, held_out_windows, judged_by
-from trainer.evaluation import Evaluation, Role
-from trainer.evaluation_store import keep_ruling
-from trainer.gate import GateDecision, Ruling, rule
+from trainer.evaluation.blind_trial import LoggedPolicy, ModelPolicy, Policy
+from trainer.evaluation.evidence import Evaluation, Role
+from trainer.evaluation.gate import GateDecision, Ruling, rule
+from trainer.evaluation.simulated_replay import NewsScript, SimulatedReplay, load_replay
+from trainer.evaluation.store import keep_ruling
 from trainer.inference.endpoint import EndpointModel
 from trainer.inference.open import ARTIFACT, open_chat_model, open_engine
 from trainer.judge.open import open_judge
 from trainer.promote import end_canary, finish_canary, publish
-from trainer.promotions import Promotion, find_checkpoint, running_canary, serving
-from trainer.simulated_replay import NewsScript, SimulatedReplay, load_replay
+from trainer.promotion.canary import CanaryDecision, CanaryRuling, windows_since
+from trainer.promotion.canary import decide as decide_canary
+from trainer.promotion.promotions import Promotion, find_checkpoint, running_canary, serving
 from trainer.types import ChatModel, Checkpoint
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from data_bridge.errors import JudgeError
 from data_bridge.quality import Exclusion, Reason
 from trainer.config import TrainSettings
 from trainer.ledger import Ledger
-from trainer.progress import Progress
-from trainer.run_folder import RunFolder
+from trainer.run.progress import Progress
+from trainer.run.run_folder import RunFolder
 from trainer.selection import parse_rule, select, spread
 from trainer.types import JudgedGroup, JudgeFailure
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from data_bridge.database import Database
 from data_bridge.errors import DatabaseError
-from trainer.batch_record import BatchRecord
 from trainer.judge.write_back import write_back
+from trainer.records.batch_record import BatchRecord
 from trainer.types import StepResult
 
 WRITTEN_COLUMNS = {

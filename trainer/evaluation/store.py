@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from data_bridge.database import Database
 from data_bridge.window_ids import is_held_out
-from trainer.evaluation import Evaluation, from_json, to_json
-from trainer.gate import GateDecision
+from trainer.evaluation.evidence import Evaluation, from_json, to_json
+from trainer.evaluation.gate import GateDecision
 
 
 async def save(database: Database, evaluation: Evaluation) -> None:

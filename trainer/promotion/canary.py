@@ -19,8 +19,8 @@ from data_bridge.models import AgentTrajectory, Window
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.window_ids import is_closed, start_of, window_of
-from trainer.promotions import Promotion
-from trainer.statistics import FEWEST_WINDOWS, Interval, mean_interval, windows_needed
+from trainer.evaluation.statistics import FEWEST_WINDOWS, Interval, mean_interval, windows_needed
+from trainer.promotion.promotions import Promotion
 
 _AN_HOUR = timedelta(hours=1)
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr, model_validator
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Rules
-from trainer.settings_source import Duration, Names, Section, setting, variable_of
+from trainer.settings_source import Duration, Names, Section, setting
 
 
 class CommonSettings(Section):
@@ -236,19 +236,15 @@ class EvaluationSettings(Section):
 class RunSettings(Section):
     """This run."""
 
-    dry_run: bool = setting(False, "Stop before anything is paid for; print windows, groups, tokens and cost.")
+    dry_run: bool = setting(
+        False, "Stop before anything is paid for; print windows, groups, tokens and cost.", flag_only=True
+    )
     resume: bool = setting(True, "Take up an interrupted run of this model.")
     iterations: int = setting(7, "Simulated market only: days that are played, judged and trained on.", ge=1)
     windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1)
     simulate: Literal["auto", "on", "off"] = setting(
         "auto", "Play the simulated market before each iteration; auto: only on the embedded database."
     )
-
-
-class CheckSettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
-    """check_windows."""
-
-    window: str | None = setting(None, "Show this one window in full.", metavar="ID")
 
 
 class TrainSettings(
@@ -272,17 +268,6 @@ class TrainSettings(
         return self
 
 
-def all_variables() -> frozenset[str]:
-    """Every variable that any command reads; a command does not reject a variable of another."""
-    sections = Section.__subclasses__()
-    names = set[str]()
-    while sections:
-        section = sections.pop()
-        sections.extend(section.__subclasses__())
-        names |= {variable_of(name, field) for name, field in section.model_fields.items()}
-    return frozenset(names)
-
-
 def judge_key(settings: JudgeSettings) -> str:
     """The key to call the judge with. ConfigurationError if there is none and the endpoint is OpenAI's."""
     for secret in (settings.judge_api_key, settings.openai_api_key):
@@ -291,20 +276,6 @@ def judge_key(settings: JudgeSettings) -> str:
     if settings.judge_base_url is None:
         raise ConfigurationError("JUDGE_API_KEY is not set: the judge at OpenAI needs a key.")
     return "none"
-
-
-class ScheduleSettings(CommonSettings, DatabaseSettings, WindowSettings):
-    """Schedule: every other setting of the training reads its variable, from the environment or .env."""
-
-    cron: str = setting("0 3 * * 0", "When to train, as a cron expression in UTC.", metavar="EXPRESSION")
-    once: bool = setting(False, "Decide, train if a period is due, and exit: for cron, systemd and Kubernetes.")
-    job: str = setting("weekly", "Name of this schedule; hosts with the same name share its periods.")
-    command: str | None = setting(
-        None, "Command that trains one period; unset: train_mmo with this Python.", metavar="COMMAND"
-    )
-    period_attempts: int = setting(3, "How often a failed period is tried in all.", ge=1)
-    retry_after: Duration = setting("10m", "Pause before a failed period is tried again.")
-    notify_url: SecretStr | None = setting(None, "Webhook that is told each period's summary as JSON; never fatal.")
 
 
 def moment_of(until: str | None) -> datetime:
@@ -332,15 +303,6 @@ def window_rules(settings: WindowSettings, *, purpose: Literal["training", "eval
     )
 
 
-class ServeSettings(CommonSettings, ModelSettings):
-    """Server."""
-
-    host: str = setting("127.0.0.1", "Address to listen on; any but loopback needs HINDSIGHT_SERVE_KEY.")
-    port: int = setting(8808, "Port to listen on.", ge=0, le=65535)
-    serve_key: SecretStr | None = setting(None, "Key that clients must send as their API key.")
-    most_waiting: int = setting(512, "Requests answered at once; more are told to come back (429).", ge=1)
-
-
 class EvaluateSettings(
     CommonSettings,
     DatabaseSettings,
@@ -353,105 +315,14 @@ class EvaluateSettings(
     """evaluate."""
 
     candidate: str | None = setting(
-        None, "Checkpoint to evaluate, e.g. hindsight@step3 or 3; unset: the newest.", positional=True
+        None,
+        "Checkpoint to evaluate, e.g. hindsight@step3 or 3; unset: the newest.",
+        positional=True,
+        flag_only=True,
     )
     incumbent: str | None = setting(
-        None, "Checkpoint to compare with; unset: the promoted one, or the base model (step 0).", positional=True
-    )
-
-
-class PromoteSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSettings, EvaluationSettings):
-    """promote."""
-
-    step: str | None = setting(
         None,
-        "Checkpoint to promote or roll back to, e.g. hindsight@step3 or 3; unset: the newest, or the one before.",
+        "Checkpoint to compare with; unset: the promoted one, or the base model (step 0).",
         positional=True,
+        flag_only=True,
     )
-    list_checkpoints: bool = setting(
-        False, "Show the checkpoints with scores, state and lineage.", flag="--list", env="HINDSIGHT_PROMOTE_LIST"
-    )
-    rollback: bool = setting(False, "Go back to an earlier checkpoint (STEP), or end a running canary.")
-    finish: bool = setting(False, "Finish a canary: all agents, back, or wait, by how its agents did since.")
-    force: bool = setting(False, "Promote against the gate; needs --reason.")
-    reason: str | None = setting(None, "Why; kept with the promotion.")
-
-
-class LineageSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSettings):
-    """lineage."""
-
-    checkpoint: str | None = setting(
-        None, "Checkpoint to walk back from, e.g. hindsight@step3 or 3; unset: the newest.", positional=True
-    )
-    window: str | None = setting(None, "Walk forward from this window to what it trained.", metavar="ID")
-    depth: int = setting(1, "How many checkpoints back; 0: all the way to the base model.", ge=0)
-
-
-class ReportSettings(CommonSettings, DatabaseSettings):
-    """Report."""
-
-    run: str | None = setting(None, "Id of the run; unset: the model's latest.", positional=True)
-    model: str = setting("hindsight", "Model whose latest run is reported.")
-    output: Path | None = setting(None, "Where to write the page; unset: in the run's folder.", metavar="FILE")
-    open_page: bool = setting(False, "Open the page in a browser.", flag="--open")
-    list_runs: bool = setting(False, "List the model's runs instead.", flag="--list")
-
-
-class SpawnSettings(CommonSettings, DatabaseSettings, ModelSettings, MarketSettings):
-    """spawn_test_agents."""
-
-    windows: int = setting(24, "Hourly windows to play.", ge=1)
-    policy: str = setting(
-        "scripted",
-        "Who decides: `scripted` (skills from 0 to 1), `embedded` (the base model on this CPU), or the base URL of an "
-        "OpenAI-compatible endpoint.",
-        metavar="scripted|embedded|URL",
-    )
-    policy_model: str | None = setting(None, "Name of the model at the endpoint; unset: as --model.")
-    policy_api_key: SecretStr | None = setting(None, "Key of the endpoint.", env="POLICY_API_KEY")
-    seed: int = setting(7, "Seed of the simulated market and its agents.", env="HINDSIGHT_WORLD_SEED")
-    start: str | None = setting(
-        None, "First window, e.g. 2026-03-02T00:00; unset: whole days, the last of them yesterday.", metavar="ID"
-    )
-    until_now: bool = setting(False, "End with the newest closed hour; with --start, play all hours between.")
-    dirty: float = setting(
-        0.0, "Share of rows and windows that get one of the faults found in real tables.", ge=0, le=1
-    )
-
-
-class CertifySettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
-    """Certification."""
-
-    groups: int = setting(16, "Groups that the judge is examined on.", ge=4)
-    group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
-    own_windows: bool = setting(False, "Examine on your own windows instead of the simulated market.")
-    fresh: bool = setting(False, "Ask everything anew, also what this judge has answered before.")
-    seed: int = setting(0, "Seed of the simulated market.")
-
-
-class MigrationSettings(CommonSettings, DatabaseSettings):
-    """run_migrations."""
-
-    status: bool = setting(False, "Only show how each migration stands.")
-    dry_run: bool = setting(False, "Show what would be applied, and apply nothing.")
-
-
-class JudgeWindowsSettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
-    """judge_windows."""
-
-    window: str | None = setting(None, "Judge this one window and show every score and explanation.", metavar="ID")
-    held_out: bool = setting(False, "Judge the windows that are kept for evaluation instead of the others.")
-    write_back: bool = setting(
-        False, "Write aiJudgeReward, aiJudgeReasoning, judgedAt and reward_judgments into the game's tables."
-    )
-    seed: int = setting(0, "Seed of the grouping; as in training, so that both share their verdicts.")
-
-
-class TraceSettings(CommonSettings, DatabaseSettings):
-    """traces."""
-
-    action: Literal["export", "import"] = setting(..., "Write a file of traces, or read one.", positional=True)
-    file: Path = setting(..., "JSON lines, one trajectory each; compressed if the name ends in .gz.", positional=True)
-    lookback: Duration = setting("7d", "Export: how far back windows are read.")
-    until: str | None = setting(None, "Export: as if it were this UTC moment (ISO 8601).")
-    untrained: bool = setting(False, "Import: forget that rows were judged and trained on, to train on them again.")

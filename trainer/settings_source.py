@@ -62,14 +62,17 @@ def setting(
     flag: str | None = None,
     metavar: str | None = None,
     positional: bool = False,
+    flag_only: bool = False,
     **limits: Any,
 ) -> Any:
     """A field that is also a flag (``--field-name``) and a variable (``HINDSIGHT_FIELD_NAME``), unless named otherwise.
 
     Keys and passwords (``SecretStr``) get a flag only when it is named: a command line is visible to everyone
-    on the host. A positional argument has no variable.
+    on the host. A positional argument has no variable, nor has what asks for one deed (``flag_only``): a variable
+    that rolls back would do so every time.
     """
     extra: dict[str, Any] = {"env": env, "flag": flag, "metavar": metavar, "positional": positional}
+    extra["flag_only"] = flag_only or positional
     return Field(default=default, description=help, json_schema_extra=extra, **limits)
 
 
@@ -84,7 +87,10 @@ def flag_of(name: str, field: FieldInfo) -> str:
     return _extra(field, "flag") or "--" + name.replace("_", "-")
 
 
-def variable_of(name: str, field: FieldInfo) -> str:
+def variable_of(name: str, field: FieldInfo) -> str | None:
+    """The setting's variable; None for what is only ever said on the command line."""
+    if _extra(field, "flag_only"):
+        return None
     return _extra(field, "env") or PREFIX + name.upper()
 
 
@@ -123,7 +129,7 @@ def load(
         variable = variable_of(name, field)
         if name in given:
             values[name], sources[name] = given[name], flag_of(name, field)
-        elif _extra(field, "positional"):
+        elif variable is None:
             continue
         elif environ.get(variable, "") != "":
             values[name], sources[name] = environ[variable], variable
@@ -159,7 +165,8 @@ def _read_dotenv(path: Path) -> dict[str, str]:
 
 def _reject_unknown_variables(cls: type[Section], seen: Mapping[str, str], known: frozenset[str]) -> None:
     """A misspelt variable would be ignored silently; every command knows all of ours."""
-    names = {variable_of(name, field) for name, field in cls.model_fields.items()} | known
+    own = {variable_of(name, field) for name, field in cls.model_fields.items()}
+    names = known | {variable for variable in own if variable is not None}
     for variable in seen:
         if variable.startswith(PREFIX) and variable not in names:
             close = difflib.get_close_matches(variable, names, n=1)
@@ -211,7 +218,8 @@ def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -
         group.add_argument(name, nargs=nargs, help=text, metavar=None if choices else name.upper(), **options)
         return
     shown = _shown_default(field)
-    options |= {"dest": name, "help": f"{text} [{variable_of(name, field)}{'; default ' + shown if shown else ''}]"}
+    notes = [note for note in (variable_of(name, field), f"default {shown}" if shown else None) if note]
+    options |= {"dest": name, "help": f"{text} [{'; '.join(notes)}]" if notes else text}
     if field.annotation is bool:
         group.add_argument(flag_of(name, field), action=argparse.BooleanOptionalAction, **options)
     else:

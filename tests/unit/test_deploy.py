@@ -34,7 +34,7 @@ def test_the_kubernetes_cronjob_calls_the_one_command() -> None:
 
 
 def test_the_github_workflow_calls_the_one_command_and_names_only_known_variables() -> None:
-    from trainer.config import all_variables
+    from trainer.cli.settings import all_variables
 
     workflow: dict[Any, Any] = yaml.safe_load((DEPLOY / "github" / "weekly-training.yml").read_text())
     steps = workflow["jobs"]["train"]["steps"]

@@ -6,7 +6,8 @@ import pytest
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
-from trainer.config import TrainSettings, all_variables
+from trainer.cli.settings import all_variables
+from trainer.config import TrainSettings
 from trainer.settings_source import load, public_values
 
 
@@ -72,6 +73,7 @@ def test_a_secret_is_neither_dumped_nor_printed() -> None:
 
 def test_the_example_environment_lists_every_variable_and_breaks_nothing() -> None:
     example = Path(__file__).parents[2] / ".env.example"
-    listed = {line.lstrip("# ").split("=")[0] for line in example.read_text().splitlines() if "=" in line}
+    lines = [line for line in example.read_text().splitlines() if line and not line.startswith("#")]
+    listed = {line.split("=")[0] for line in lines}
     assert listed == all_variables()
     assert loaded(dotenv=example) == loaded()

@@ -10,7 +10,7 @@ from typing import Any
 
 from data_bridge.quality import Exclusion
 from data_bridge.survey import Survey, Totals, WindowSummary, total
-from trainer.config import CheckSettings
+from trainer.cli.settings import CheckSettings
 from trainer.grouping import partition
 from trainer.judge.cost import CostEstimate, estimate
 

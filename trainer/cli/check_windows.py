@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
-from trainer.config import CheckSettings, window_rules
+from trainer.cli.settings import CheckSettings
+from trainer.config import window_rules
 
 _READY, _NOT_ENOUGH = 0, 3
 _SEED = 0  # of the groups: how many are left over does not depend on it

@@ -38,7 +38,7 @@ def run_command(
     epilog: str = EXIT_CODES,
 ) -> int:
     """Parse ``argv`` into ``cls``, await ``work``, and turn whatever comes of it into an exit code."""
-    from trainer.config import all_variables
+    from trainer.cli.settings import all_variables
 
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import NotEnoughData
 from trainer.cli.frame import database_of, run_command
-from trainer.config import JudgeWindowsSettings
+from trainer.cli.settings import JudgeWindowsSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
-from trainer.config import LineageSettings
+from trainer.cli.settings import LineageSettings
 
 if TYPE_CHECKING:
     from trainer.lineage import Ancestor, TrainedGroup, WindowStory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.config import PromoteSettings
+from trainer.cli.settings import PromoteSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
-from trainer.config import ReportSettings
+from trainer.cli.settings import ReportSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
-from trainer.config import MigrationSettings
+from trainer.cli.settings import MigrationSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database

@@ -15,7 +15,7 @@ from datetime import datetime
 from data_bridge.database import Database
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.config import ScheduleSettings
+from trainer.cli.settings import ScheduleSettings
 from trainer.scheduling.readiness import readiness_of
 from trainer.scheduling.schedule import (
     BEAT,

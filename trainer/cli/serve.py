@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import run_command
-from trainer.config import ServeSettings
+from trainer.cli.settings import ServeSettings
 
 if TYPE_CHECKING:
     from trainer.serving.checkpoints import ServedCheckpoints

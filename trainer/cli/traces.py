@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.config import TraceSettings, moment_of
+from trainer.cli.settings import TraceSettings
+from trainer.config import moment_of
 
 EXAMPLES = """examples:
   traces.py export week.jsonl.gz                    the last week of DATABASE_URL, with what happened

@@ -55,7 +55,7 @@ CREATE TABLE hindsight.batches (
     model        text        NOT NULL,
     number       integer     NOT NULL,
     policy_step  integer     NOT NULL,
-    state        text        NOT NULL CHECK (state IN ('prepared', 'submitted', 'trained', 'failed')),
+    state        text        NOT NULL CHECK (state IN ('prepared', 'submitted', 'trained', 'failed', 'lost')),
     job_id       text,
     groups       jsonb       NOT NULL,
     exclusions   jsonb       NOT NULL DEFAULT '[]',
@@ -72,6 +72,8 @@ CREATE TABLE hindsight.batches (
 CREATE UNIQUE INDEX one_unfinished_batch ON hindsight.batches (model) WHERE state IN ('prepared', 'submitted');
 COMMENT ON COLUMN hindsight.batches.groups IS
     'Composition with verdict keys, scores and judge: enough to finish the books of a batch whose process died.';
+COMMENT ON COLUMN hindsight.batches.state IS
+    'lost: its checkpoint was damaged or deleted after it was recorded; its trajectories are free again.';
 COMMENT ON COLUMN hindsight.batches.job_id IS 'The backend''s receipt of the remote job, stored before the job is followed.';
 
 CREATE TABLE hindsight.batch_trajectories (

@@ -22,7 +22,7 @@ CREATE INDEX evaluations_by_run ON hindsight.evaluations (run_id);
 COMMENT ON COLUMN hindsight.evaluations.run_id IS 'NULL for a comparison that was asked for by hand.';
 COMMENT ON COLUMN hindsight.evaluations.incumbent_step IS '0: the untrained base model.';
 COMMENT ON COLUMN hindsight.evaluations.ruling IS 'NULL until the gate was asked.';
-COMMENT ON COLUMN hindsight.evaluations.report IS 'Everything measured, as trainer/evaluation.py decodes it.';
+COMMENT ON COLUMN hindsight.evaluations.report IS 'Everything measured, as trainer/evaluation/evidence.py decodes it.';
 
 CREATE TABLE hindsight.promotions (
     promotion_id  bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -23,6 +23,8 @@ from trainer.judge.open import open_judge
 from trainer.pipeline import Pipeline
 from trainer.records.code_version import code_version
 from trainer.records.states import RunState
+from trainer.report.facts import gather
+from trainer.report.page import write as write_page
 from trainer.run.progress import Progress
 from trainer.run.run_folder import RunFolder
 from trainer.run.run_plan import PlannedWindow, RunPlan
@@ -174,6 +176,7 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
         sentence = None if error is None else redact(error)
         await run.session.ledger.finish_run(run.run_id, state, error=sentence, summary=run.summary)
         run.folder.write("summary.json", run.summary)
+        write_page(await gather(run.session.database, run.run_id), run.folder.path / "report.html")
     except Exception as fault:
         if error is None:
             raise

@@ -10,11 +10,11 @@ they started in; they are found through the agents that have such rows, by ("age
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import msgspec
 
 from data_bridge.patience import Fetch
 from data_bridge.quality import Rules
@@ -29,10 +29,10 @@ _ELIGIBLE = 'AND "isTrainingData" AND NOT "isEvaluation" AND NOT "usedInTraining
 
 _AGENTS_OF_WINDOWS = """
 WITH RECURSIVE ids AS (
-  (SELECT "windowId" FROM trajectories WHERE "windowId" >= $1 AND {upper} ORDER BY "windowId" LIMIT 1)
+  (SELECT "windowId" FROM trajectories WHERE {within} ORDER BY "windowId" LIMIT 1)
   UNION ALL
   SELECT (SELECT "windowId" FROM trajectories
-          WHERE "windowId" > ids."windowId" AND {upper} ORDER BY "windowId" LIMIT 1)
+          WHERE "windowId" > ids."windowId" AND {within} ORDER BY "windowId" LIMIT 1)
   FROM ids WHERE ids."windowId" IS NOT NULL
 )
 SELECT ids."windowId" AS id, found.agents, found.hours
@@ -43,8 +43,15 @@ FROM ids CROSS JOIN LATERAL (
   ) AS some_agents
 ) AS found
 WHERE ids."windowId" IS NOT NULL AND found.agents IS NOT NULL
-LIMIT $3
+LIMIT {most}
 """
+
+_RANGES = (
+    ('"windowId" >= $1 AND "windowId" < $2', "ALL"),
+    # Ids that name no hour sort before every year or after today, as do windows of the future: of these only some.
+    ("\"windowId\" < '1970'", _MOST_BAD_IDS),
+    ('"windowId" >= $2', _MOST_BAD_IDS),
+)
 
 _AGENTS_WITHOUT_ID = """
 WITH RECURSIVE agents AS (
@@ -65,8 +72,7 @@ GROUP BY 1, 2
 """
 
 
-@dataclass(frozen=True, slots=True)
-class WindowRef:
+class WindowRef(msgspec.Struct, frozen=True):
     """A window that exists, and what is needed to fetch all of its rows."""
 
     window_id: str
@@ -81,13 +87,12 @@ class WindowRef:
     """The ids that name no hour, for finding those rows."""
 
 
-@dataclass(slots=True)
-class _Sighting:
-    agents: set[str] = field(default_factory=set)
-    hours: list[int] = field(default_factory=list)
-    spellings: list[str] = field(default_factory=list)
-    stray_agents: set[str] = field(default_factory=set)
-    bad_ids: set[str] = field(default_factory=set)
+class _Sighting(msgspec.Struct):
+    agents: set[str] = msgspec.field(default_factory=set)
+    hours: list[int] = msgspec.field(default_factory=list)
+    spellings: list[str] = msgspec.field(default_factory=list)
+    stray_agents: set[str] = msgspec.field(default_factory=set)
+    bad_ids: set[str] = msgspec.field(default_factory=set)
 
 
 async def discover(fetch: Fetch, rules: Rules, *, everything: bool = False) -> list[WindowRef]:
@@ -119,8 +124,8 @@ async def find(fetch: Fetch, window_id: str) -> WindowRef | None:
 
 def hours_of(claims: Iterable[int | None]) -> int:
     """The hours of a window from what its rows claim: what most of them say, so that one wrong row changes nothing."""
-    counts = Counter(hours for hours in claims if hours is not None and 1 <= hours <= LONGEST_HOURS)
-    return max(counts, key=lambda hours: (counts[hours], hours)) if counts else 1
+    sane = [hours for hours in claims if hours is not None and 1 <= hours <= LONGEST_HOURS]
+    return max(set(sane), key=lambda hours: (sane.count(hours), hours), default=1)
 
 
 def _is_eligible(ref: WindowRef, rules: Rules) -> bool:
@@ -151,7 +156,7 @@ async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int,
     found: dict[str, _Sighting] = {}
     bad: list[str] = []
     lower, upper = f"{first:%Y-%m-%d}", f"{last + timedelta(days=1):%Y-%m-%d}"
-    for row in await _named(fetch, lower, upper, wanted, eligible):
+    for row in await fetch(_agents_of_windows(wanted, eligible), lower, upper):
         window_id = normalise(row["id"])
         if window_id is None:
             bad.append(row["id"])
@@ -160,20 +165,17 @@ async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int,
         seen.agents.update(row["agents"])
         seen.hours.extend(row["hours"])
         seen.spellings.append(row["id"])
-    for below, above in (("", "1970"), (upper, None)):
-        rows = await _named(fetch, below, above, 1, eligible, limit=_MOST_BAD_IDS)
-        bad += [row["id"] for row in rows if normalise(row["id"]) is None]
     await _add_strays(fetch, found, bad, first, last, wanted, eligible)
     return found
 
 
-async def _named(
-    fetch: Fetch, lower: str, upper: str | None, wanted: int, eligible: str, limit: int | None = None
-) -> list[Any]:
-    bound = '"windowId" < $2' if upper is not None else "$2::text IS NULL"
+def _agents_of_windows(wanted: int, eligible: str) -> str:
     # A number, not a parameter: only then does the planner know that it is small and walks the index in order.
-    query = _AGENTS_OF_WINDOWS.format(upper=bound, eligible=eligible, wanted=int(wanted))
-    return await fetch(query, lower, upper, limit)
+    ranges = (
+        _AGENTS_OF_WINDOWS.format(within=within, most=most, eligible=eligible, wanted=int(wanted))
+        for within, most in _RANGES
+    )
+    return " UNION ALL ".join(f"({one})" for one in ranges)
 
 
 async def _add_strays(

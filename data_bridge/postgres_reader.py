@@ -1,8 +1,8 @@
 """Reads windows from the game's Postgres: discover what there is, then stream it in order.
 
-One batch of windows is decoded while the next is fetched; a batch is sized by the bytes that the last ones had, so
-that memory stays flat. When Postgres goes away in the middle, the batch in hand is asked for again until it is back:
-every window arrives once. Nothing is written, and nothing but SELECT on the game's tables is needed.
+One batch of windows is decoded while Postgres prepares and sends the next; a batch is sized by the bytes that the last
+ones had, so that memory stays flat. When Postgres goes away in the middle, the batch in hand is asked for again until
+it is back: every window arrives once. Nothing is written, and nothing but SELECT on the game's tables is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import timedelta
+from operator import itemgetter
 from typing import TypeVar
 
 import asyncpg
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 4_000_000
 _FIRST_BATCH, _LARGEST_BATCH = 4, 200  # windows
+_BYTES_AT_A_TIME = 100_000
+"""Of JSON, decoded before the socket is emptied again: it holds little more, and Postgres waits while it is full."""
 
 _NAMED = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "windowId" = ANY($2)'
 _STRAYS = f"""
@@ -42,6 +45,7 @@ WHERE ("windowId" IS NULL OR "windowId" = ANY($2)) AND "agentId" = ANY($3)
 _OUTCOMES = f'SELECT {OUTCOME_COLUMNS} FROM market_outcomes WHERE "windowId" = ANY($1) ORDER BY "createdAt", id'
 _NAMES = 'SELECT id, COALESCE("displayName", username) AS name FROM "User" WHERE id = ANY($1)'
 
+_IN_ORDER = itemgetter("agentId", "startTime", "trajectoryId")
 _NO_NAMES = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError)
 
 T = TypeVar("T")
@@ -80,7 +84,7 @@ class WindowReader:
         if canonical is None:
             return None
         ref = await self._patiently(lambda fetch: discovery.find(fetch, canonical))
-        return None if ref is None else self._window(await self._fetch_batch([ref]), ref)
+        return None if ref is None else await self._window(await self._fetch_batch([ref]), ref)
 
     async def stream(self, refs: Iterable[WindowRef]) -> AsyncGenerator[Window, None]:
         """Every window of ``refs``, in that order, once. Leaving early (``aclosing``) stops the reading ahead."""
@@ -91,7 +95,7 @@ class WindowReader:
                 batch = await ahead
                 ahead = self._start_fetching(waiting, _windows_per_batch(batch))
                 for ref in batch.refs:
-                    yield self._window(batch, ref)
+                    yield await self._window(batch, ref)
                     await asyncio.sleep(0)  # lets the next batch come in while this one is decoded
         finally:
             if ahead is not None:
@@ -102,11 +106,12 @@ class WindowReader:
         refs = [waiting.popleft() for _ in range(min(number, len(waiting)))]
         return asyncio.create_task(self._fetch_batch(refs), name=f"read {refs[0].window_id}") if refs else None
 
-    def _window(self, batch: _Batch, ref: WindowRef) -> Window:
+    async def _window(self, batch: _Batch, ref: WindowRef) -> Window:
         trajectories: list[AgentTrajectory] = []
         broken: list[UnreadableRow] = []
         rows = batch.rows.pop(ref.window_id, [])
-        for row in sorted(rows, key=lambda row: (row["agentId"], row["startTime"], row["trajectoryId"])):
+        decoded = 0
+        for row in sorted(rows, key=_IN_ORDER):
             raw_id = row["windowId"]
             if raw_id is not None and normalise(raw_id) is None:
                 broken.append(unreadable(row, ref.window_id, Reason.BAD_WINDOW_ID, f"windowId {raw_id!r}"))
@@ -116,6 +121,10 @@ class WindowReader:
                 trajectories.append(read)
             else:
                 broken.append(read)
+            decoded += row["size"]
+            if decoded > _BYTES_AT_A_TIME:
+                decoded = 0
+                await asyncio.sleep(0)
         outcomes = outcomes_of(batch.outcomes.get(ref.window_id, ()))
         hours = hours_of(row["windowHours"] for row in rows) if rows else ref.hours
         return Window(ref.window_id, hours, tuple(trajectories), outcomes, tuple(broken))
@@ -132,7 +141,7 @@ class WindowReader:
         for row in await fetch(_NAMED, self.rules.max_bytes, list(spellings)):
             rows[spellings[row["windowId"]]].append(row)
         for row in await self._strays(fetch, refs):
-            rows[window_of(row["startTime"].replace(tzinfo=UTC))].append(row)
+            rows[window_of(row["startTime"])].append(row)
         outcomes: dict[str, list[asyncpg.Record]] = defaultdict(list)
         for row in await fetch(_OUTCOMES, list(spellings)):
             outcomes[spellings[row["windowId"]]].append(row)

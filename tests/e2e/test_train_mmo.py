@@ -100,7 +100,8 @@ async def test_a_dry_run_tells_the_plan_and_the_cost_and_writes_nothing(
     done = await asyncio.to_thread(in_a_process_of_its_own, *flags, environment=environment)
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
-    assert (plan["windows"], plan["groups"], plan["trajectories"], plan["dropped"]) == (4, 8, 32, 8)
+    assert (plan["windows"], plan["groups"], plan["trajectories"] + plan["dropped"]) == (4, 8, 40)
+    assert plan["dropped"] in (7, 8)  # a fifth of 40; one less where a small group must keep its minimum
     assert plan["judge_calls"] == 16
     assert plan["estimated_cost_usd"] > 0
     assert plan["cost_saved_usd"] > 0

@@ -20,10 +20,15 @@ from data_bridge.models import Action, ChatMessage, EnvironmentState, LLMCall, N
 from data_bridge.quality import Reason
 
 _FAST = msgspec.json.Decoder(list[Step])
+_ANY = msgspec.json.Decoder()
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 200  # levels of nesting; deeper text is not something a recorder wrote
 
+_HEADLINE_KEYS = ("headline", "title", "event", "text", "content", "description", "summary")
+_MOMENT_KEYS = ("timestamp", "publishedAt", "createdAt", "time", "date")
+
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 
 class Undecodable(ValueError):
@@ -102,31 +107,46 @@ def decode_news(text: str | None) -> tuple[NewsEvent, ...]:
     if not text:
         return ()
     try:
-        parsed = _parse(text)
-    except Undecodable:
-        return ()
+        parsed = _ANY.decode(text)
+    except (ValueError, RecursionError):
+        try:
+            parsed = _parse(text)
+        except Undecodable:
+            return ()
     if isinstance(parsed, dict):
         inner = next((parsed[key] for key in ("events", "news", "newsEvents", "items") if key in parsed), None)
         parsed = inner if isinstance(inner, list) else [parsed]
     if not isinstance(parsed, list):
         parsed = [parsed]
-    events = (_news_event(item) for item in parsed)
-    return tuple(event for event in events if event is not None)
+    return tuple([event for item in parsed if (event := _news_event(item)) is not None])
 
 
 def _news_event(item: Any) -> NewsEvent | None:
     if isinstance(item, str):
-        return NewsEvent(headline=item.strip()) if item.strip() else None
+        return NewsEvent(item.strip()) if item.strip() else None
     if not isinstance(item, dict):
         return None
-    texts = (item.get(key) for key in ("headline", "title", "event", "text", "content", "description", "summary"))
-    headline = next((text.strip() for text in texts if isinstance(text, str) and text.strip()), None)
+    headline = _first(item, _HEADLINE_KEYS, _stripped)
     if headline is None:
         return None
-    moments = (item.get(key) for key in ("timestamp", "publishedAt", "createdAt", "time", "date"))
-    moment = next((found for found in map(_moment, moments) if found is not None), None)
     sentiment = item.get("sentiment")
-    return NewsEvent(headline, timestamp=moment, sentiment=sentiment if isinstance(sentiment, str) else None)
+    return NewsEvent(
+        headline,
+        timestamp=_first(item, _MOMENT_KEYS, _moment),
+        sentiment=sentiment if isinstance(sentiment, str) else None,
+    )
+
+
+def _first(item: dict[str, Any], keys: tuple[str, ...], read: Callable[[Any], V | None]) -> V | None:
+    """What ``read`` makes of the first of ``keys`` that it can make something of."""
+    for key in keys:
+        if key in item and (found := read(item[key])) is not None:
+            return found
+    return None
+
+
+def _stripped(value: Any) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
 
 
 def _moment(value: Any) -> datetime | None:

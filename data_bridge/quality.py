@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import islice
 from typing import Literal
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes, Window
+from data_bridge.models import AgentTrajectory, MarketOutcomes, Step, Window
 from data_bridge.window_ids import end_of, is_closed, is_held_out
 
 
@@ -113,12 +112,13 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
             excluded.append(_exclusion(trajectory, *fault))
 
     usable = _one_per_agent(sound)
-    kept = {trajectory.trajectory_id for trajectory in usable}
-    excluded += [
-        _exclusion(trajectory, Reason.DUPLICATE_AGENT, "another trajectory of the agent did more in this window")
-        for trajectory in sound
-        if trajectory.trajectory_id not in kept
-    ]
+    if len(usable) < len(sound):
+        kept = {trajectory.trajectory_id for trajectory in usable}
+        excluded += [
+            _exclusion(trajectory, Reason.DUPLICATE_AGENT, "another trajectory of the agent did more in this window")
+            for trajectory in sound
+            if trajectory.trajectory_id not in kept
+        ]
 
     fault = _fault_of_window(window, len(usable), rules)
     if fault is not None:
@@ -136,13 +136,31 @@ def _fault_of_row(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, st
         return Reason.ALREADY_USED, "usedInTraining is set"
     if not trajectory.steps:
         return Reason.NO_STEPS, "no steps"
-    if not any(call.response or call.tool_calls for step in trajectory.steps for call in step.llm_calls):
+    if not _has_reply(trajectory.steps):
         return Reason.NO_LLM_CALLS, f"no model reply in {len(trajectory.steps)} steps"
-    done = (step for step in trajectory.steps if step.action is not None and not step.action.is_pending)
-    actions = sum(1 for _ in islice(done, rules.min_actions))
+    actions = _count_actions(trajectory.steps, rules.min_actions)
     if actions < rules.min_actions:
         return Reason.TOO_FEW_ACTIONS, f"{actions} of at least {rules.min_actions}"
     return None
+
+
+def _has_reply(steps: Sequence[Step]) -> bool:
+    for step in steps:
+        for call in step.llm_calls:
+            if call.response or call.tool_calls:
+                return True
+    return False
+
+
+def _count_actions(steps: Sequence[Step], enough: int) -> int:
+    """How many actions there are; the counting stops at ``enough``, which most rows reach with their first steps."""
+    actions = 0
+    for step in steps:
+        if actions >= enough:
+            break
+        if step.action is not None and not step.action.is_pending:
+            actions += 1
+    return actions
 
 
 def _fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, str] | None:

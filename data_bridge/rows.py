@@ -1,4 +1,4 @@
-"""Rows of the game's tables → the types of ``models``. Naive database times become aware UTC in the queries' columns."""
+"""Rows of the game's tables → the types of ``models``. Naive database times become aware UTC in the columns read."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def outcomes_of(rows: Iterable[Row]) -> MarketOutcomes:
 
 
 def _stock(row: Row) -> StockOutcome:
-    start, end, change = (_finite(row[name]) for name in ("startPrice", "endPrice", "changePercent"))
+    start, end, change = _finite(row["startPrice"]), _finite(row["endPrice"]), _finite(row["changePercent"])
     if change is None and start and end is not None:
         change = round((end - start) / start * 100, 4)
     return StockOutcome(

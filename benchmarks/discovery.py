@@ -3,8 +3,11 @@
     python benchmarks/discovery.py [--quick]
 
 Prints how our discovery compares with the plain ``GROUP BY … HAVING COUNT(DISTINCT …)`` over ``createdAt`` in the
-same run (limit: one fifth of its time): once with the game's usual ids, and once with one row in five without an id
-and one in ten in another spelling.
+same run (limit: one fifth of its time), for games of two sizes, and for a table with one row in five without an id and
+one in ten in another spelling, where the plain query has to make out the hour itself to find the same windows.
+
+Ours costs the same however many rows a window has; the plain query reads the week's rows, so the smaller the game the
+nearer the limit: since Postgres 18 it no longer scans the whole table, but skips through ("scenarioId", "createdAt").
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 
 NOW = datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
-AGENTS = 300  # a game of some size: a million rows are twenty weeks of it
 LIMIT = 0.2
+ROUNDS = 15
 
 _FILL = """
 INSERT INTO trajectories (id, "trajectoryId", "agentId", "startTime", "endTime", "durationMs", "windowId",
@@ -37,39 +40,47 @@ SELECT n::text, n::text, 'agent-' || n % {agents}, hour + interval '5 minutes', 
   CASE WHEN {nameless} THEN NULL ELSE to_char(hour, 'YYYY-MM-DD"T"HH24:00') || CASE WHEN {odd} THEN ':00Z' ELSE '' END
   END,
   to_char(hour, 'YYYY-MM-DD"T"HH24:00'),
-  repeat('[{{"stepNumber": 0}}]', 20), '{{}}', '{{}}', '{{}}', 0, 10, 'completed', hour + interval '50 minutes', hour
+  -- as much as is left in the row of real steps, which Postgres stores elsewhere
+  '[{{"stepNumber": 0}}]', '{{}}',
+  '{{"episodeLength":10,"finalStatus":"completed","tradesExecuted":3,"postsCreated":1,"errorCount":0}}',
+  '{{"isTrainingData":true,"gameKnowledge":{{"trueProbabilities":{{"market-1":0.9}},"futureOutcomes":{{"ACME":"up"}}}}}}',
+  0, 10, 'completed', hour + interval '50 minutes', hour
 FROM generate_series(0, $1::int - 1) AS n,
   LATERAL (SELECT date_trunc('hour', $2::timestamp) - (n / {agents} + 2) * interval '1 hour' AS hour) AS at
 """
 
 _PLAIN = """
-SELECT "windowId", COUNT(DISTINCT "agentId") FROM trajectories
+SELECT {window}, COUNT(DISTINCT "agentId") FROM trajectories
 WHERE "createdAt" > $1 AND "isTrainingData" AND NOT "isEvaluation" AND NOT "usedInTraining"
-GROUP BY "windowId" HAVING COUNT(DISTINCT "agentId") >= 3
+GROUP BY 1 HAVING COUNT(DISTINCT "agentId") >= 3
 """
+_AS_STORED = '"windowId"'
+_MADE_OUT = """COALESCE(left("windowId", 13) || ':00', to_char("startTime", 'YYYY-MM-DD"T"HH24:00'))"""
 
 
-async def fill(database: Database, rows: int, *, mixed: bool) -> None:
+async def fill(database: Database, rows: int, agents: int, *, mixed: bool) -> None:
     await database.pool.execute("TRUNCATE trajectories CASCADE")
     await database.pool.execute(
         "INSERT INTO \"User\" (id) SELECT 'agent-' || n FROM generate_series(0, $1::int - 1) AS n "
         "ON CONFLICT (id) DO NOTHING",
-        AGENTS,
+        agents,
     )
     query = _FILL.format(
-        agents=AGENTS, nameless="n % 5 = 0" if mixed else "false", odd="n % 10 = 1" if mixed else "false"
+        agents=agents, nameless="n % 5 = 0" if mixed else "false", odd="n % 10 = 1" if mixed else "false"
     )
     await database.pool.execute(query, rows, NOW.replace(tzinfo=None), timeout=600)
     await database.pool.execute("VACUUM ANALYZE trajectories", timeout=600)
 
 
-async def milliseconds(work: Callable[[], Awaitable[int]], rounds: int) -> tuple[float, int]:
-    best, found = float("inf"), 0
-    for _ in range(rounds):
-        started = time.perf_counter()
-        found = await work()
-        best = min(best, (time.perf_counter() - started) * 1000)
-    return best, found
+async def milliseconds(works: dict[str, Callable[[], Awaitable[int]]]) -> dict[str, float]:
+    """The best time of each work over some rounds in which they take turns."""
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(ROUNDS):
+        for name, work in works.items():
+            started = time.perf_counter()
+            await work()
+            best[name] = min(best[name], (time.perf_counter() - started) * 1000)
+    return best
 
 
 async def main(quick: bool) -> int:
@@ -84,28 +95,29 @@ async def main(quick: bool) -> int:
         try:
             async with open_database(server.url(), Path(folder), statement_timeout=timedelta(minutes=10)) as database:
                 await apply(database.pool)
-                for mixed in (False, True):
-                    await fill(database, rows, mixed=mixed)
-                    worst = max(worst, await compare(database, rows, mixed=mixed))
+                for agents, mixed in ((300, False), (100, False), (300, True)):
+                    await fill(database, rows, agents, mixed=mixed)
+                    print(f"{rows:,} rows, {agents} agents, {'ids missing and misspelt' if mixed else 'usual ids'}")
+                    worst = max(worst, await compare(database, mixed=mixed))
         finally:
             server.stop()
     return 0 if worst <= LIMIT else 1
 
 
-async def compare(database: Database, rows: int, *, mixed: bool) -> float:
+async def compare(database: Database, *, mixed: bool) -> float:
     reader = WindowReader(database, Rules(now=NOW, held_out_share=0))
     since = (NOW - timedelta(days=7)).replace(tzinfo=None)
+    query = _PLAIN.format(window=_MADE_OUT if mixed else _AS_STORED)
 
     async def plain() -> int:
-        return len(await database.pool.fetch(_PLAIN, since))
+        return len(await database.pool.fetch(query, since))
 
     async def ours() -> int:
         return len(await reader.discover())
 
-    by_group, _ = await milliseconds(plain, 7)
-    by_skipping, found = await milliseconds(ours, 7)
-    kind = "ids missing and misspelt" if mixed else "the game's usual ids"
-    print(f"{rows:,} rows, {kind}: {found} windows")
+    # A row is created after its window began: the plain query also finds the window before the first.
+    assert await plain() - await ours() in (0, 1), "the two do not find the same windows"
+    by_group, by_skipping = (await milliseconds({"plain": plain, "ours": ours})).values()
     print(f"  GROUP BY over createdAt {by_group:7.1f} ms, discovery {by_skipping:7.1f} ms")
     print(f"  discovery / GROUP BY    {by_skipping / by_group:7.2f}   (limit {LIMIT:.2f})")
     return by_skipping / by_group

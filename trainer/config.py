@@ -155,7 +155,7 @@ class TrainingSettings(ChoiceSettings):
     learning_rate: float = setting(
         7e-4, "AdamW learning rate of the LoRA adapter; unset, local and serverless take ART's 5e-6.", gt=0
     )
-    groups_per_step: int = setting(16, "Groups in one gradient step.", ge=1)
+    groups_per_step: int = setting(12, "Groups in one gradient step.", ge=1)
     max_steps: int = setting(0, "Most gradient steps in this run; 0 trains on all groups.", ge=0)
     loss: Literal["ppo", "cispo"] = setting("ppo", "Clipped PPO objective, or CISPO.")
     epsilon: float = setting(0.2, "PPO clip range below 1.", gt=0)
@@ -193,7 +193,11 @@ class MarketSettings(Section):
     stage: Literal["one", "several"] = setting(
         "one", "One ticker with a clear headline a decision; or several tickers and a prediction market."
     )
-    temperature: float = setting(0.8, "Temperature of agents that ask a model.", ge=0)
+    temperature: float = setting(
+        1.0,
+        "Temperature of agents that ask a model; at 1 the logged log-probabilities are those of the sampling.",
+        ge=0,
+    )
     explore: Literal["temperature", "answers"] = setting(
         "temperature",
         "How agents that ask a model explore: asked at a higher temperature, or by taking any answer that is offered.",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from data_bridge.errors import NotEnoughData, PromotionRefused
 from trainer.promotion.release import Considered, consider
 from trainer.report.facts import gather
@@ -50,6 +52,7 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
         session.view.say(f"evaluating {candidate.name} on held-out windows")
         try:
             considered = await consider(session.database, session.settings, candidate, run_id=run.run_id)
+            run.folder.write("evaluation.json", msgspec.to_builtins(considered.evaluation))
             refusal = considered.refusal()
         except NotEnoughData as error:
             refusal = PromotionRefused(f"{candidate.name} is trained and not promoted: {error}")

@@ -29,7 +29,7 @@ from data_bridge.quality import Rules
 
 NOW = datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
 LIMIT = 0.2
-ROUNDS = 15
+ROUNDS = 40
 
 _FILL = """
 INSERT INTO trajectories (id, "trajectoryId", "agentId", "startTime", "endTime", "durationMs", "windowId",

@@ -1,8 +1,8 @@
 """The folder of one run: what it was told to do, what it read, what it left out, and how each step went.
 
-``config.json`` (no secrets), ``plan.json``, ``windows.jsonl``, ``exclusions.jsonl``, ``metrics.jsonl``, at the
-end ``summary.json``, and ``evaluation.json`` and ``report.html`` of what came of it. The ledger is the truth; the folder is for people and notebooks. A run that is taken up again
-appends to its folder.
+``config.json`` (no secrets), ``plan.json``, ``windows.jsonl``, ``exclusions.jsonl``, ``metrics.jsonl``, at the end
+``summary.json``, and ``evaluation.json`` and ``report.html`` of what came of it. The ledger is the truth; the folder
+is for people and notebooks. A run that is taken up again appends to its folder.
 """
 
 from __future__ import annotations

@@ -246,6 +246,9 @@ class RunSettings(Section):
     resume: bool = setting(True, "Take up an interrupted run of this model.")
     iterations: int = setting(7, "Simulated market only: days that are played, judged and trained on.", ge=1)
     windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1)
+    keep_checkpoints: int = setting(
+        20, "Newest checkpoints that stay on this disk, beside all that agents ever used; 0: all of them.", ge=0
+    )
     simulate: Literal["auto", "on", "off"] = setting(
         "auto", "Play the simulated market before each iteration; auto: only on the embedded database."
     )

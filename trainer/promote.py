@@ -56,8 +56,8 @@ async def publish(
     canary: float | None = None,
 ) -> Promotion:
     """Let all agents, or a ``canary`` share of them, use ``checkpoint``."""
-    _check_files(checkpoint)
-    async with _in_one_transaction(database) as connection:
+    async with one_promotion_at_a_time(database) as connection:
+        _check_files(checkpoint)
         if canary is None:
             await _end(connection, checkpoint.model, PromotionState.SERVING, PromotionState.SUPERSEDED)
         await _end(connection, checkpoint.model, PromotionState.CANARY, PromotionState.SUPERSEDED)
@@ -85,7 +85,7 @@ async def publish(
 
 async def finish_canary(database: Database, home: Path, model: str, *, outcome: str) -> Promotion:
     """Give the running canary to all agents. ConfigurationError if none is running."""
-    async with _in_one_transaction(database) as connection:
+    async with one_promotion_at_a_time(database) as connection:
         trial = await _need_canary(connection, model)
         await _end(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
         finished = await _move(connection, trial, PromotionState.SERVING, outcome)
@@ -97,7 +97,7 @@ async def finish_canary(database: Database, home: Path, model: str, *, outcome: 
 
 async def end_canary(database: Database, home: Path, model: str, *, outcome: str) -> Promotion:
     """Take the running canary away from its agents; they use what all the others use again."""
-    async with _in_one_transaction(database) as connection:
+    async with one_promotion_at_a_time(database) as connection:
         trial = await _need_canary(connection, model)
         ended = await _move(connection, trial, PromotionState.ROLLED_BACK, outcome)
         await archive(connection, ended)
@@ -110,7 +110,7 @@ async def roll_back(
     database: Database, home: Path, model: str, serving_of: ServingOf, *, step: int | None, reason: str
 ) -> Promotion:
     """Let all agents use an earlier checkpoint: ``step``, or the one promoted before. A running canary ends too."""
-    async with _in_one_transaction(database) as connection:
+    async with one_promotion_at_a_time(database) as connection:
         current = await in_state(connection, model, PromotionState.SERVING)
         target = await _rollback_target(connection, model, current, step)
         _check_files(target)
@@ -134,8 +134,8 @@ async def roll_back(
 
 
 @asynccontextmanager
-async def _in_one_transaction(database: Database) -> AsyncIterator[Connection]:
-    """One promotion at a time in the whole database: ``trained_models`` has one deployed row for all models."""
+async def one_promotion_at_a_time(database: Database) -> AsyncIterator[Connection]:
+    """One transaction, alone in the whole database: ``trained_models`` has one deployed row for all models."""
     async with database.pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(hashtext('hindsight.promotions'))")
         yield connection

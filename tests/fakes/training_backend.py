@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from data_bridge.errors import BackendError
@@ -95,5 +96,11 @@ class FakeBackend:
             if made["batch"] == batch_id:
                 return StepResult(self.checkpoint(int(path.name)), made["tokens"], {})
         return None
+
+    async def remove(self, steps: Sequence[int]) -> list[int]:
+        found = [step for step in steps if (self.folder / f"{step:04d}").is_dir()]
+        for step in found:
+            shutil.rmtree(self.folder / f"{step:04d}")
+        return found
 
     async def close(self) -> None: ...

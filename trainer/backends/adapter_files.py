@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
+_REMOVED = ".removed-"
 
 
 def is_whole(directory: Path) -> bool:
@@ -45,6 +48,16 @@ def set_broken_aside(checkpoints: Path) -> list[Path]:
             moved.append(aside)
             logger.warning("Checkpoint %s is not whole and was set aside as %s.", directory, aside.name)
     return moved
+
+
+def remove_steps(checkpoints: Path, steps: Collection[int]) -> list[int]:
+    """Delete these checkpoints; those that were there. Renamed first: a reader never finds half of one."""
+    found = sorted((step, directory) for step, directory in _by_step(checkpoints) if step in steps)
+    for _, directory in found:
+        directory.rename(directory.with_name(f"{_REMOVED}{directory.name}"))
+    for leaving in checkpoints.glob(f"{_REMOVED}*"):  # also what a killed process left
+        shutil.rmtree(leaving, ignore_errors=True)
+    return [step for step, _ in found]
 
 
 def make_durable(directory: Path) -> None:

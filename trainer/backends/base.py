@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,6 +66,10 @@ class TrainingBackend(Protocol):
         None if the backend never took the batch, or says that it failed, so that it may be sent again.
         BackendError if that cannot be known yet.
         """
+        ...
+
+    async def remove(self, steps: Sequence[int]) -> list[int]:
+        """Delete the files of these checkpoints, if they are on this machine; those that were."""
         ...
 
     async def close(self) -> None: ...

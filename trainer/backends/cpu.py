@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import BackendError
@@ -96,6 +97,9 @@ class CpuBackend:
     async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
         stored = self._store.of_batch(batch_id)
         return None if stored is None else self._result(stored)
+
+    async def remove(self, steps: Sequence[int]) -> list[int]:
+        return self._store.remove(steps)
 
     async def close(self) -> None:
         await self._backend.close()

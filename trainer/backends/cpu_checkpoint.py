@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _RECORD = "checkpoint.json"
 _NAME = re.compile(r"step-(\d+)")
+_UNFINISHED = ".unfinished-"
+"""Prefix of what is being written or deleted; the next save removes what a killed process left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class CheckpointStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._remove_unfinished()
         target = self.path(stored.step)
-        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=self.directory))
+        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.directory))
         try:
             unfinished.chmod(0o755)
             write(unfinished)
@@ -114,15 +116,22 @@ class CheckpointStore:
         self._verified[target] = True
         return target
 
-    def keep_only(self, steps: Sequence[int]) -> None:
-        for step in self.steps():
-            if step not in steps:
-                shutil.rmtree(self.path(step))
-                self._verified.pop(self.path(step), None)
+    def keep_only(self, steps: Collection[int]) -> None:
+        self.remove([step for step in self.steps() if step not in steps])
+
+    def remove(self, steps: Collection[int]) -> list[int]:
+        """Delete these checkpoints; those that were there. Renamed first: a reader never finds half of one."""
+        found = [step for step in self.steps() if step in steps]
+        for step in found:
+            leaving = self.directory / f"{_UNFINISHED}removed-{step:06d}"
+            self.path(step).rename(leaving)
+            self._verified.pop(self.path(step), None)
+            shutil.rmtree(leaving, ignore_errors=True)
+        return found
 
     def _remove_unfinished(self) -> None:
         """What a killed process left behind."""
-        for left in self.directory.glob(".unfinished-*"):
+        for left in self.directory.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left, ignore_errors=True)
 
     def _why_not_saved(self, step: int, error: OSError) -> str:

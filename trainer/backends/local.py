@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.redaction import redact
-from trainer.backends.adapter_files import is_whole, make_durable, newest_whole_step, set_broken_aside
+from trainer.backends.adapter_files import is_whole, make_durable, newest_whole_step, remove_steps, set_broken_aside
 from trainer.backends.arguments import base_model_of, check_trainable, local_arguments
 from trainer.backends.art_import import import_art
 from trainer.backends.base import PreparedBatch, Submitted
@@ -104,6 +105,9 @@ class LocalBackend:
         if self._base_model == EMBEDDED:
             return str(model_directory(EMBEDDED, self._settings.home).resolve())
         return self._base_model
+
+    async def remove(self, steps: Sequence[int]) -> list[int]:
+        return remove_steps(self._checkpoints, steps)
 
     async def close(self) -> None:
         if self._opened is not None:

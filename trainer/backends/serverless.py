@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,10 @@ class ServerlessBackend:
             base_path=str(settings.home / "art"),
             report_metrics=[],
         )
+
+    async def remove(self, steps: Sequence[int]) -> list[int]:
+        """W&B keeps the checkpoints as artifacts, by the project's own rules."""
+        return []
 
     async def close(self) -> None:
         if self._remote is not None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -74,7 +75,8 @@ class Listed:
 
     checkpoint: Checkpoint
     state: str
-    """Of its latest promotion, or ``refused``, ``undecided``, ``evaluated``, ``new`` if it never had one."""
+    """Of its latest promotion; if it never had one ``refused``, ``undecided``, ``evaluated``, ``new``, or ``absent``
+    where its files are not on this machine (any more)."""
     run_id: str
     batch_id: str
     trained_at: datetime
@@ -188,7 +190,11 @@ def _at_step_0(trained: str | None, base_model: str) -> str:
 async def newest_checkpoint(database: Database, model: str) -> Checkpoint:
     """ConfigurationError if the model was never trained."""
     step = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
-    return await find_checkpoint(database, model, -1 if step is None else step)
+    if step is None:
+        raise ConfigurationError(
+            f"Model {model!r} has no checkpoint yet: train it with `train_mmo.py`, or check --model."
+        )
+    return await find_checkpoint(database, model, step)
 
 
 _LIST = """
@@ -208,13 +214,19 @@ WHERE c.model = $1 ORDER BY c.step DESC
 _UNPROMOTED = {"refuse": "refused", "undecided": "undecided", "promote": "evaluated"}
 
 
+def _state_of_unpromoted(location: str, ruling: str | None) -> str:
+    if "://" not in location and not Path(location).is_dir():
+        return "absent"
+    return _UNPROMOTED.get(ruling or "", "new")
+
+
 async def list_checkpoints(database: Database, model: str) -> list[Listed]:
     """Every checkpoint of a model, the newest first, with what it came from and what became of it."""
     rows = await database.pool.fetch(_LIST, model)
     return [
         Listed(
             checkpoint=checkpoint_of(row),
-            state=row["state"] or _UNPROMOTED.get(row["ruling"], "new"),
+            state=row["state"] or _state_of_unpromoted(row["location"], row["ruling"]),
             run_id=row["run_id"],
             batch_id=row["batch_id"],
             trained_at=row["created_at"],

@@ -10,6 +10,7 @@ import msgspec
 
 from data_bridge.errors import NotEnoughData, PromotionRefused
 from trainer.promotion.release import Considered, consider
+from trainer.promotion.retention import remove_old_checkpoints
 from trainer.report.facts import gather
 from trainer.report.page import write
 from trainer.run.session import Session
@@ -59,5 +60,16 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
         if refusal is not None and not session.settings.promote:
             session.view.say(f"Not promoted, and not asked to be: {refusal}")
             refusal = None
+    await _make_room(session)
     report = write(await gather(session.database, run.run_id), run.folder.path / "report.html")
     return AfterTraining(considered, refusal, report.resolve())
+
+
+async def _make_room(session: Session) -> None:
+    """Old checkpoints leave the disk. One that cannot be deleted is no reason to call the run failed."""
+    try:
+        await remove_old_checkpoints(
+            session.database, session.backend, session.settings.model, keep=session.settings.keep_checkpoints
+        )
+    except OSError as error:
+        session.view.say(f"warning: old checkpoints could not be deleted ({error.strerror or error}).")

@@ -296,15 +296,17 @@ def moment_of(until: str | None) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def window_rules(settings: WindowSettings, *, purpose: Literal["training", "evaluation"] = "training") -> Rules:
-    """The settings as the rules that reading and checking go by. ``now`` is ``--until`` where it is given."""
+def window_rules(
+    settings: WindowSettings, *, purpose: Literal["training", "evaluation"] = "training", now: datetime | None = None
+) -> Rules:
+    """The settings as the rules that reading and checking go by. Without ``now`` it is ``--until``, or the wall clock."""
     return Rules(
         min_agents=settings.min_agents,
         min_actions=settings.min_actions,
         max_bytes=int(settings.max_trajectory_mb * 1_000_000),
         held_out_share=settings.held_out_share,
         allow_partial_outcomes=settings.allow_partial_outcomes,
-        now=moment_of(settings.until),
+        now=now or moment_of(settings.until),
         purpose=purpose,
         lookback=settings.lookback,
     )

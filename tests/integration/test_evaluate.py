@@ -24,11 +24,12 @@ from trainer.evaluation.evidence import Role
 from trainer.evaluation.gate import Ruling
 from trainer.evaluation.store import latest_evaluation, leaked_windows
 from trainer.promotion.promotions import find_checkpoint, history, serving
-from trainer.promotion.release import clock, consider, evaluate
+from trainer.promotion.release import consider, evaluate
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
 from trainer.world.market import Market
 from trainer.world.play import play_windows
+from trainer.world.present import clock
 
 # A simulated market whose clock is ahead of ours.
 WINDOWS = [window for window in windows_from("2099-03-02T00:00", 200) if is_held_out(window)][:12]
@@ -135,7 +136,7 @@ async def test_only_held_out_windows_are_read_the_newest_first_and_none_that_was
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
     settings = _settings(tmp_path, checkpoints, eval_windows=5)
-    now = await clock(played, settings)
+    now = await clock(played, settings.until)
     assert now >= end_of(WINDOWS[-1], 1)
     read = [checked.window.window_id for checked in await held_out_windows(played, settings, now=now)]
     assert read == WINDOWS[-5:]

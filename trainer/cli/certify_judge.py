@@ -67,10 +67,11 @@ async def _work(settings: CertifySettings) -> int:
 async def _material(settings: CertifySettings, database: Database) -> Material:
     from trainer.config import window_rules
     from trainer.judge.certification.material import from_windows, simulated
+    from trainer.world.present import clock
 
     if not settings.own_windows:
         return await simulated(settings.groups, settings.group_agents, settings.seed)
-    rules = window_rules(settings)
+    rules = window_rules(settings, now=await clock(database, settings.until))
     material = await from_windows(database, rules, settings, settings.seed, settings.groups)
     if len(material.groups) < settings.groups:
         raise NotEnoughData(

@@ -37,9 +37,10 @@ async def _check_all(settings: CheckSettings) -> int:
     from data_bridge.survey import survey
     from trainer.cli.check_report import make_report
     from trainer.cli.check_tables import show_report
+    from trainer.world.present import clock
 
-    rules = window_rules(settings)
     async with database_of(settings, read_only=settings.database_url is not None) as database:
+        rules = window_rules(settings, now=await clock(database, settings.until))
         label = database.label
         with _progress() as on_window:
             surveyed = await survey(WindowReader(database, rules), rules, on_window=on_window)
@@ -71,11 +72,12 @@ async def _check_one(settings: CheckSettings, window: str) -> int:
     from data_bridge.window_ids import normalise
     from trainer.cli.check_window_view import make_view, show_view
     from trainer.grouping import form_groups
+    from trainer.world.present import clock
 
     if normalise(window) is None:
         raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {window!r}).")
-    rules = window_rules(settings)
     async with database_of(settings, read_only=settings.database_url is not None) as database:
+        rules = window_rules(settings, now=await clock(database, settings.until))
         read = await WindowReader(database, rules).read(window)
         label = database.label
     if read is None:

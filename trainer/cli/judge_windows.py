@@ -39,12 +39,12 @@ async def work(settings: JudgeWindowsSettings) -> int:
     from trainer.judge.open import describe, open_judge
     from trainer.judge.window_verdicts import judge_windows
 
-    rules = _rules(settings)
     async with (
         database_of(settings, migrate=True) as database,
         open_judge(settings, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,
     ):
         print(describe(judge.identity), file=sys.stderr)
+        rules = await _rules(settings, database)
         reader = WindowReader(database, rules)
         refs = await _refs(settings, reader)
         shown: list[dict[str, Any]] = []
@@ -73,14 +73,16 @@ async def work(settings: JudgeWindowsSettings) -> int:
     return 0
 
 
-def _rules(settings: JudgeWindowsSettings) -> Rules:
+async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
     from data_bridge.window_ids import is_held_out, normalise
     from trainer.config import window_rules
+    from trainer.world.present import clock
 
     held_out = settings.held_out
     if settings.window is not None:
         held_out = is_held_out(normalise(settings.window) or "", settings.held_out_share)
-    return window_rules(settings, purpose="evaluation" if held_out else "training")
+    now = await clock(database, settings.until)
+    return window_rules(settings, purpose="evaluation" if held_out else "training", now=now)
 
 
 async def _refs(settings: JudgeWindowsSettings, reader: WindowReader) -> list[WindowRef]:

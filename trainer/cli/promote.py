@@ -132,12 +132,13 @@ async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion
 async def _finish(settings: PromoteSettings, database: Database) -> int:
     from trainer.promote import finish_canary
     from trainer.promotion.canary import CanaryRuling
-    from trainer.promotion.release import clock, settle_canary
+    from trainer.promotion.release import settle_canary
+    from trainer.world.present import clock
 
     if settings.force:
         _show(settings, await finish_canary(database, settings.home, settings.model, outcome=settings.reason or ""))
         return 0
-    decision = await settle_canary(database, settings.home, settings.model, now=await clock(database, settings))
+    decision = await settle_canary(database, settings.home, settings.model, now=await clock(database, settings.until))
     if decision is None:
         raise ConfigurationError(f"No canary of {settings.model!r} is running: start one with --canary SHARE.")
     if settings.json_output:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.cli.settings import TraceSettings
-from trainer.config import moment_of
 
 EXAMPLES = """examples:
   traces.py export week.jsonl.gz                    the last week of DATABASE_URL, with what happened
@@ -32,12 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def work(settings: TraceSettings) -> int:
     from data_bridge.traces import export_traces, import_traces
+    from trainer.world.present import clock
 
     is_export = settings.action == "export"
     async with database_of(settings, migrate=not is_export) as database:
         with _progress(settings.action, quiet=settings.json_output) as progress:
             if is_export:
-                end = moment_of(settings.until)
+                end = await clock(database, settings.until)
                 first = end - settings.lookback
                 passed = await export_traces(database, settings.file, first=first, end=end, progress=progress)
             else:

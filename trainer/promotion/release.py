@@ -15,9 +15,8 @@ from pathlib import Path
 
 from data_bridge.database import Database
 from data_bridge.errors import PromotionRefused
-from data_bridge.window_ids import GRACE, end_of
 from trainer.backends.serving import serving as serving_of
-from trainer.config import EvaluateSettings, TrainSettings, WindowSettings, window_rules
+from trainer.config import EvaluateSettings, TrainSettings
 from trainer.evaluate import evaluate_checkpoint, held_out_windows, judged_by
 from trainer.evaluation.blind_trial import LoggedPolicy, ModelPolicy, Policy
 from trainer.evaluation.evidence import Evaluation, Role
@@ -32,6 +31,7 @@ from trainer.promotion.canary import CanaryDecision, CanaryRuling, windows_since
 from trainer.promotion.canary import decide as decide_canary
 from trainer.promotion.promotions import Promotion, find_checkpoint, running_canary, serving
 from trainer.types import ChatModel, Checkpoint
+from trainer.world.present import clock
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ async def consider(
 
     A canary that is still running is settled first, so that the incumbent is what the agents really keep.
     """
-    await settle_canary(database, settings.home, candidate.model, now=now or await clock(database, settings))
+    await settle_canary(database, settings.home, candidate.model, now=now or await clock(database, settings.until))
     incumbent = incumbent or await incumbent_of(database, candidate.model)
     evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
     decision = rule(evaluation, settings)
@@ -106,7 +106,7 @@ async def evaluate(
     now: datetime | None = None,
 ) -> Evaluation:
     """Candidate, incumbent, base model and baseline on the held-out windows; the result is kept."""
-    windows = await held_out_windows(database, settings, now=now or await clock(database, settings))
+    windows = await held_out_windows(database, settings, now=now or await clock(database, settings.until))
     replay = await load_replay(database, [window.window.window_id for window in windows])
     async with AsyncExitStack() as stack:
         policies = await _open_policies(stack, database, settings, candidate, incumbent, replay)
@@ -181,12 +181,3 @@ async def settle_canary(database: Database, home: Path, model: str, *, now: date
     elif decision.ruling is CanaryRuling.ROLL_BACK:
         await end_canary(database, home, model, outcome=decision.reason)
     return decision
-
-
-async def clock(database: Database, settings: WindowSettings) -> datetime:
-    """``--until``, or now; the simulated market's clock may be ahead of ours: what it has played is over."""
-    now = window_rules(settings).now
-    if settings.until is not None:
-        return now
-    newest = await database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
-    return now if newest is None else max(now, end_of(newest, 1) + GRACE)

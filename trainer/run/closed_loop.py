@@ -29,6 +29,7 @@ from trainer.world.exploration import Exploration
 from trainer.world.market import Market
 from trainer.world.play import play_windows
 from trainer.world.policies import ChatPolicy
+from trainer.world.present import newest_simulated
 from trainer.world.tally import Tally
 
 if TYPE_CHECKING:
@@ -90,15 +91,9 @@ async def train_in_closed_loop(session: Session) -> TrainingRun:
     return run
 
 
-async def newest_simulated(session: Session) -> str | None:
-    """The newest window that was ever played here."""
-    newest: str | None = await session.database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
-    return newest
-
-
 async def _first_window(session: Session) -> str:
     settings = session.settings
-    newest = await newest_simulated(session)
+    newest = await newest_simulated(session.database)
     if newest is not None:
         return window_of(start_of(newest) + timedelta(hours=1))
     hours = settings.iterations * settings.windows_per_iteration

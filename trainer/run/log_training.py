@@ -12,6 +12,7 @@ from trainer.ledger import Ledger, StoredRun
 from trainer.run.outlook import Outlook, check_ready, look_ahead
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
+from trainer.world.present import clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class LogPlan:
 
 async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger | None) -> LogPlan:
     """Survey and plan. NotEnoughData if a new run would have too little; one taken up only finishes its plan."""
-    rules = window_rules(settings)
+    rules = window_rules(settings, now=await clock(database, settings.until))
     reader = WindowReader(database, rules)
     unfinished = None
     if ledger is not None and settings.resume:

@@ -16,7 +16,12 @@ _SHORTEST = 6  # shorter values would mask ordinary words
 
 _known: set[str] = set()
 
-_URL_PASSWORD = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)(?P<password>[^\s@]+)(?=@)", re.IGNORECASE)
+_URL_PASSWORD = re.compile(
+    r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)"
+    r"(?-i:(?!PASSWORD@))"  # the word in our own examples of a URL
+    r"(?P<password>[^\s@]+)(?=@)",
+    re.IGNORECASE,
+)
 
 
 def register_secret(value: str | None) -> None:

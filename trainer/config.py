@@ -76,7 +76,10 @@ class GroupSettings(Section):
     max_dropout: float = setting(0.3, "Largest share that automatic dropout may leave out.", ge=0, lt=1)
     dropout: float | None = setting(None, "Fix the dropout rate instead of computing it.", ge=0, lt=1)
     select: str | None = setting(
-        None, "`max-variance N`: after judging, keep the N most telling trajectories of each group.", metavar="RULE"
+        None,
+        "`max-variance N`: after judging, keep the N most telling trajectories of each group.",
+        metavar="RULE",
+        several_words=True,
     )
     min_spread: float = setting(0.02, "A group whose best and worst score differ by less has no signal.", ge=0, le=1)
 
@@ -299,7 +302,7 @@ def moment_of(until: str | None) -> datetime:
 def window_rules(
     settings: WindowSettings, *, purpose: Literal["training", "evaluation"] = "training", now: datetime | None = None
 ) -> Rules:
-    """The settings as the rules that reading and checking go by. Without ``now`` it is ``--until``, or the wall clock."""
+    """The settings as the rules that reading and checking go by. Without ``now``: ``--until``, or the wall clock."""
     return Rules(
         min_agents=settings.min_agents,
         min_actions=settings.min_actions,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import pytest
 
 from data_bridge.database import Database
-from tests.builders_judge import AT_ONCE, judge_settings
+from tests.builders_judge import API_KEY, AT_ONCE, judge_settings
 from tests.fakes import judges_with_faults as judges
 from tests.fakes.judge_server import JudgeServer, Scorer
 from tests.fakes.judge_server import honest as answering
+from trainer.cli import certify_judge, train_mmo
 from trainer.judge.certification.attacks import ATTACKS
 from trainer.judge.certification.certificates import find, keep
 from trainer.judge.certification.examine import Examiners, calls_needed, examine
@@ -17,6 +23,7 @@ from trainer.judge.certification.measures import Line, lines_of
 from trainer.judge.open import open_judge
 
 GROUPS, AGENTS = 12, 6
+Command = Callable[[Sequence[str] | None], int]
 
 
 async def examined(scorer: Scorer) -> tuple[dict[str, Line], int]:
@@ -69,3 +76,47 @@ async def test_a_certificate_is_found_for_exactly_its_judge_and_rubric(database:
     assert not found.passed
     assert found.lines == (line,)
     assert await find(database, other) is None
+
+
+async def test_the_command_keeps_the_certificate_that_training_asks_for(
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("JUDGE_API_KEY", API_KEY)
+
+    async def run(command: Command, server: JudgeServer, model: str, *flags: str) -> tuple[int, str, str]:
+        named = ["--judge-model", model, "--judge-base-url", server.base_url, *flags]
+        code = await asyncio.to_thread(command, named)
+        return code, *capsys.readouterr()
+
+    required = ("--require-certified", "--dry-run", "--backend", "cpu")
+    with JudgeServer(otherwise=answering(judges.honest)) as server:
+        code, _, err = await run(train_mmo.main, server, "fair", *required)
+        assert (code, "fair has no certificate" in err) == (2, True)
+        code, _, err = await run(train_mmo.main, server, "fair", "--dry-run", "--backend", "cpu")
+        assert (code, "warning: the judge fair has no certificate" in err) == (3, True)
+
+        code, out, _ = await run(certify_judge.main, server, "fair", "--json")
+        certificate = json.loads(out)
+        assert (code, certificate["passed"], certificate["cost_usd"]) == (0, True, None)
+        assert certificate["calls"] == len(server.requests)
+        asked = len(server.requests)
+        code, out, _ = await run(certify_judge.main, server, "fair")
+        assert (code, len(server.requests)) == (0, asked), "an examination is not paid for twice"
+        assert "Fit to train on." in out
+        assert "cost unknown" in out
+
+        code, _, err = await run(train_mmo.main, server, "fair", *required)
+        assert (code, "passed its certification" in err) == (3, True), "refused no more, only short of windows"
+
+    with JudgeServer(otherwise=answering(judges.FAULTS["injection"])) as server:
+        code, out, _ = await run(certify_judge.main, server, "gullible", "--json", "--groups", "8")
+        failed = [line["name"] for line in json.loads(out)["lines"] if not line["passed"]]
+        assert (code, failed) == (4, ["injection"])
+        code, _, err = await run(train_mmo.main, server, "gullible", *required)
+        assert (code, "gullible failed its certification on injection" in err) == (2, True)

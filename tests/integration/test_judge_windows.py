@@ -172,6 +172,25 @@ async def test_the_key_is_in_no_output_and_no_table_after_a_full_run(
         assert not file.is_file() or API_KEY.encode() not in file.read_bytes()
 
 
+async def test_a_cost_that_is_not_known_is_never_shown_as_nothing(
+    database: Database, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await insert_window(database.pool, hours_before(number=1)[0])
+    monkeypatch.delenv("JUDGE_PRICE")
+    with JudgeServer() as server:
+        shown, as_json = await run(server=server), await run("--json", server=server)
+    assert shown.returncode == as_json.returncode == 0
+    assert "$" not in shown.stdout + shown.stderr
+    assert "cost unknown (set JUDGE_PRICE)" in shown.stdout
+    assert json.loads(as_json.stdout)["usage"]["cost_usd"] is None
+
+
+async def test_what_is_no_window_id_is_one_sentence(run: Run) -> None:
+    done = await run("--window", "yesterday")
+    assert done.returncode == 2
+    assert "--window: write the id as" in done.stderr
+
+
 def _rubric(folder: Path) -> Path:
     own = folder / "own.md"
     own.write_text("Reward patience.")

@@ -20,7 +20,7 @@ from trainer.judge.cost import estimate, price_of
 from trainer.judge.dialect import Dialect, Structure
 from trainer.judge.failures import FailurePolicy, FailureTally
 from trainer.judge.limiter import Limiter
-from trainer.judge.open import identity_of, open_judge
+from trainer.judge.open import identity_of, open_judge, refuse_unusable
 from trainer.judge.outcome import IDENTITY, OutcomeJudge
 from trainer.judge.retry import Retry, retry_after_of
 from trainer.judge.rubric import load_rubric, parse_rubric
@@ -57,6 +57,28 @@ def test_the_estimate_says_when_nothing_is_paid_and_when_the_price_is_unknown() 
     unknown = estimate(10, 1_000, judge_settings(price=None))
     assert unknown.usd is None
     assert "JUDGE_PRICE" in str(unknown)
+
+
+def test_the_estimate_of_nothing_names_the_judge_that_would_have_judged() -> None:
+    assert str(estimate(0, 0, JudgeSettings(judge="outcome"))).startswith("offline judge")
+    assert str(estimate(0, 0, judge_settings())).startswith("nothing to judge")
+    with pytest.raises(ConfigurationError, match="JUDGE_PRICE"):
+        estimate(0, 0, judge_settings(price="free"))
+
+
+@pytest.mark.parametrize("url", ["api.example.com/v1", "ftp://judge/v1", "http://", "http://[::1/v1"])
+def test_an_endpoint_that_is_no_address_is_refused_before_anything_is_asked(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="JUDGE_BASE_URL"):
+        refuse_unusable(judge_settings(url))
+
+
+def test_what_the_judge_lacks_is_refused_before_anything_is_opened() -> None:
+    refuse_unusable(judge_settings())
+    refuse_unusable(JudgeSettings(judge="outcome", judge_base_url="nonsense", max_cost=1.0))
+    with pytest.raises(ConfigurationError, match="--max-cost needs the price"):
+        refuse_unusable(judge_settings(price=None, max_cost=1.0))
+    with pytest.raises(ConfigurationError, match="rubric"):
+        refuse_unusable(judge_settings(rubric="/nowhere.md"))
 
 
 # Budget

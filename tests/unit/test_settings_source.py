@@ -71,6 +71,36 @@ def test_a_secret_is_neither_dumped_nor_printed() -> None:
     )
 
 
+def test_a_password_in_an_address_is_not_dumped() -> None:
+    values = public_values(loaded(environ={"JUDGE_BASE_URL": "https://me:hunter33@judge.example/v1"}))
+    assert values["judge_base_url"] == "https://me:[secret]@judge.example/v1"
+
+
+def test_a_key_on_the_command_line_is_refused_and_not_repeated() -> None:
+    for argv in (
+        ["--judge-api-key", "sk-12345678"],
+        ["--judge-api-key=sk-12345678"],
+        ["--jugde-api-key", "sk-12345678"],
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            loaded(*argv)
+        assert "sk-12345678" not in str(caught.value)
+        assert "api-key" in str(caught.value)
+    with pytest.raises(ConfigurationError, match="set JUDGE_API_KEY instead"):
+        loaded("--judge-api-key", "sk-12345678")
+
+
+def test_a_rule_of_two_words_needs_no_quotes() -> None:
+    assert loaded("--select", "max-variance", "4", "--seed", "1").select == "max-variance 4"
+    assert loaded("--select", "max-variance 4").select == "max-variance 4"
+
+
+def test_an_example_of_a_url_keeps_its_words() -> None:
+    example = "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+    assert redact(example) == example
+    assert redact("postgresql://USER:password@HOST/DB") == "postgresql://USER:[secret]@HOST/DB"
+
+
 def test_the_example_environment_lists_every_variable_and_breaks_nothing() -> None:
     example = Path(__file__).parents[2] / ".env.example"
     lines = [line for line in example.read_text().splitlines() if line and not line.startswith("#")]

@@ -39,8 +39,10 @@ async def _work(settings: CertifySettings) -> int:
     from trainer.judge.certification.certificates import keep
     from trainer.judge.certification.examine import examine
     from trainer.judge.certification.measures import lines_of
-    from trainer.judge.open import identity_of
+    from trainer.judge.cost import is_priced
+    from trainer.judge.open import identity_of, refuse_unusable
 
+    refuse_unusable(settings)
     identity = identity_of(settings)
     async with database_of(settings, migrate=True) as database, AsyncExitStack() as stack:
         material = await _material(settings, database)
@@ -57,10 +59,11 @@ async def _work(settings: CertifySettings) -> int:
             cost_usd=examiners.cost_usd,
         )
     passed = all(line.passed for line in lines)
+    cost = examiners.cost_usd if is_priced(settings) else None
     if settings.json_output:
-        _print_json(identity, lines, certificate, passed, examiners)
+        _print_json(identity, lines, certificate, passed, examiners.calls, cost)
     else:
-        _print_table(identity, lines, passed, material, examiners)
+        _print_table(identity, lines, passed, material, examiners.calls, cost)
     return 0 if passed else _NOT_FIT
 
 
@@ -116,7 +119,7 @@ async def _open(
 
 
 def _print_json(
-    identity: JudgeIdentity, lines: Sequence[Line], certificate: str, passed: bool, examiners: Examiners
+    identity: JudgeIdentity, lines: Sequence[Line], certificate: str, passed: bool, calls: int, cost: float | None
 ) -> None:
     shown = [
         {"name": line.name, "value": line.value, "limit": line.limit, "passed": line.passed, "samples": line.samples}
@@ -127,12 +130,12 @@ def _print_json(
         "rubric": identity.rubric,
         "rubric_version": identity.rubric_version,
     }
-    summary |= {"certificate": certificate, "calls": examiners.calls, "cost_usd": examiners.cost_usd}
+    summary |= {"certificate": certificate, "calls": calls, "cost_usd": cost}
     print(json.dumps(summary | {"passed": passed, "lines": shown}))
 
 
 def _print_table(
-    identity: JudgeIdentity, lines: Sequence[Line], passed: bool, material: Material, examiners: Examiners
+    identity: JudgeIdentity, lines: Sequence[Line], passed: bool, material: Material, calls: int, cost: float | None
 ) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -148,6 +151,5 @@ def _print_table(
     console.print(table)
     failed = [line.name for line in lines if not line.passed]
     ruling = "Fit to train on." if passed else f"Not fit to train on: {', '.join(failed)}."
-    console.print(
-        f"{ruling} {len(material.groups)} groups ({material.name}), {examiners.calls} calls, ${examiners.cost_usd:.2f}."
-    )
+    paid = "cost unknown (set JUDGE_PRICE)" if cost is None else f"${cost:.2f}"
+    console.print(f"{ruling} {len(material.groups)} groups ({material.name}), {calls} calls, {paid}.")

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from data_bridge.errors import NotEnoughData
+from data_bridge.errors import ConfigurationError, NotEnoughData
+from data_bridge.window_ids import is_held_out, normalise
 from trainer.cli.frame import database_of, run_command
 from trainer.cli.settings import JudgeWindowsSettings
 
@@ -35,10 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def work(settings: JudgeWindowsSettings) -> int:
     from data_bridge.postgres_reader import WindowReader
+    from trainer.judge.cost import is_priced
     from trainer.judge.failures import FailurePolicy
     from trainer.judge.open import describe, open_judge
     from trainer.judge.window_verdicts import judge_windows
 
+    priced = is_priced(settings)
+    if settings.window is not None and normalise(settings.window) is None:
+        raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {settings.window!r}).")
     async with (
         database_of(settings, migrate=True) as database,
         open_judge(settings, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,
@@ -65,22 +70,22 @@ async def work(settings: JudgeWindowsSettings) -> int:
                     shown.append(_as_json(window))
                 else:
                     _print_window(window, in_full=settings.window is not None)
-                print(_progress(len(refs), judge.usage), file=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
+                progress = _progress(len(refs), judge.usage, priced=priced)
+                print(progress, file=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
         if settings.json_output:
-            _print_json(judge.identity, shown, judge.usage)
+            _print_json(judge.identity, shown, judge.usage, priced=priced)
         else:
-            print(f"\n{describe(judge.identity)}\n{_summary(judge.usage, is_priced=_is_priced(settings))}")
+            print(f"\n{describe(judge.identity)}\n{_summary(judge.usage, priced=priced)}")
     return 0
 
 
 async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
-    from data_bridge.window_ids import is_held_out, normalise
     from trainer.config import window_rules
     from trainer.world.present import clock
 
     held_out = settings.held_out
     if settings.window is not None:
-        held_out = is_held_out(normalise(settings.window) or "", settings.held_out_share)
+        held_out = is_held_out(normalise(settings.window) or settings.window, settings.held_out_share)
     now = await clock(database, settings.until)
     return window_rules(settings, purpose="evaluation" if held_out else "training", now=now)
 
@@ -121,15 +126,13 @@ async def _write_back(database: Database, window: WindowVerdicts) -> None:
             await write_back(connection, judged)
 
 
-def _is_priced(settings: JudgeWindowsSettings) -> bool:
-    from trainer.judge.cost import price_of, uses_llm
-
-    return not uses_llm(settings) or price_of(settings) is not None
-
-
-def _progress(windows: int, usage: Usage) -> str:
+def _progress(windows: int, usage: Usage, *, priced: bool) -> str:
     of_windows = f" of {windows} windows" if windows else ""
-    return f"judged {usage.judged} groups{of_windows}, {usage.calls} calls, ${usage.cost_usd:.4f}"
+    return f"judged {usage.judged} groups{of_windows}, {usage.calls} calls, {_cost(usage, priced=priced)}"
+
+
+def _cost(usage: Usage, *, priced: bool) -> str:
+    return f"${usage.cost_usd:.4f}" if priced else "cost unknown (set JUDGE_PRICE)"
 
 
 def _print_window(window: WindowVerdicts, *, in_full: bool) -> None:
@@ -161,14 +164,13 @@ def _left_out(window: WindowVerdicts) -> str:
     return f"; left out: {counted}" if counted else ""
 
 
-def _summary(usage: Usage, *, is_priced: bool) -> str:
+def _summary(usage: Usage, *, priced: bool) -> str:
     failed = ", ".join(f"{number} {reason}" for reason, number in usage.failed.most_common()) or "none"
-    cost = f"${usage.cost_usd:.4f}" if is_priced else "cost unknown (set JUDGE_PRICE)"
     cut = f", {usage.characters_cut:,} characters of observations left out" if usage.characters_cut else ""
     tokens = usage.prompt_tokens + usage.completion_tokens
     return (
         f"{usage.judged} groups judged ({usage.from_cache} from earlier verdicts), failed: {failed}; "
-        f"{usage.calls} calls, {tokens:,} tokens, {cost}{cut}."
+        f"{usage.calls} calls, {tokens:,} tokens, {_cost(usage, priced=priced)}{cut}."
     )
 
 
@@ -201,7 +203,7 @@ def _as_json(window: WindowVerdicts) -> dict[str, Any]:
     }
 
 
-def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: Usage) -> None:
+def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: Usage, *, priced: bool) -> None:
     from dataclasses import asdict
 
     from trainer.judge.open import describe
@@ -209,6 +211,6 @@ def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: U
     result = {
         "judge": asdict(identity) | {"sentence": describe(identity)},
         "windows": sorted(windows, key=lambda window: str(window["window"])),
-        "usage": asdict(usage),
+        "usage": asdict(usage) | ({} if priced else {"cost_usd": None}),
     }
     print(json.dumps(result))

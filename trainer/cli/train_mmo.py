@@ -67,15 +67,13 @@ async def work(settings: TrainSettings) -> int:
 
 def _check_settings(settings: TrainSettings) -> None:
     """What can be refused before anything is opened."""
-    from trainer.config import judge_key
-    from trainer.judge.open import identity_of
+    from trainer.judge.open import refuse_unusable
     from trainer.run.thresholds import parse_thresholds
     from trainer.selection import parse_rule
 
     parse_rule(settings.select)
     parse_thresholds(settings.stop_on)
-    if identity_of(settings).is_llm:
-        judge_key(settings)
+    refuse_unusable(settings)
 
 
 async def _heed_certificate(settings: TrainSettings, database: Database, view: View) -> None:

@@ -61,10 +61,13 @@ class CostEstimate:
     completion_tokens: int
     usd: float | None
     """None if the judge's price is not known."""
+    is_llm: bool = True
 
     def __str__(self) -> str:
-        if self.calls == 0:
+        if not self.is_llm:
             return "offline judge: no calls, no cost"
+        if self.calls == 0:
+            return "nothing to judge: no calls, no cost"
         tokens = f"{self.calls:,} calls, {self.prompt_tokens + self.completion_tokens:,} tokens"
         return f"{tokens}, price unknown (set JUDGE_PRICE)" if self.usd is None else f"{tokens}, about ${self.usd:.2f}"
 
@@ -83,17 +86,24 @@ def price_of(settings: JudgeSettings) -> Price | None:
     return PRICES.get(_DATED.sub("", settings.judge_model or ""))
 
 
+def is_priced(settings: JudgeSettings) -> bool:
+    """Whether what the judge costs can be told in dollars; the offline one costs nothing."""
+    return not uses_llm(settings) or price_of(settings) is not None
+
+
 def estimate(groups: int, judge_tokens: int, settings: JudgeSettings) -> CostEstimate:
     """The cost of judging ``groups`` groups whose agents' text has ``judge_tokens`` tokens in all.
 
     The text counts once for each order; a prompt is never longer than ``--judge-context``.
     """
-    if not uses_llm(settings) or groups == 0:
+    if not uses_llm(settings):
+        return CostEstimate(0, 0, 0, 0.0, is_llm=False)
+    price = price_of(settings)
+    if groups == 0:
         return CostEstimate(0, 0, 0, 0.0)
     calls = groups * settings.judge_orders
     shown = min(groups * FIXED_TOKENS + judge_tokens, groups * settings.judge_context)
     prompt, completion = shown * settings.judge_orders, calls * REPLY_TOKENS
-    price = price_of(settings)
     return CostEstimate(calls, prompt, completion, None if price is None else price.cost(prompt, completion))
 
 

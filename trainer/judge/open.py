@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
+from data_bridge.redaction import redact
 from trainer.config import JudgeSettings, judge_key
 from trainer.judge.budget import Budget
 from trainer.judge.cache import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
@@ -44,12 +46,7 @@ async def open_judge(
         if not uses_llm(settings):
             yield OutcomeJudge(store if database is not None else None)
             return
-        price = price_of(settings)
-        if price is None and settings.max_cost is not None:
-            raise ConfigurationError(
-                f"--max-cost needs the price of {settings.judge_model}: set JUDGE_PRICE to INPUT/OUTPUT dollars "
-                "per million tokens."
-            )
+        refuse_unusable(settings)
         identity = identity_of(settings)
         endpoint = Endpoint(
             model=identity.judge,
@@ -67,13 +64,39 @@ async def open_judge(
             orders=settings.judge_orders,
             context_tokens=settings.judge_context,
             reply_tokens=settings.judge_reply_tokens,
-            price=price,
+            price=price_of(settings),
             budget=Budget(settings.max_cost, spent=await store.spent()),
             limiter=Limiter(settings.judge_concurrency),
             claims=Limiter(2 * settings.judge_concurrency),
             retry=retry or Retry(attempts=settings.judge_attempts),
             purpose=purpose,
         )
+
+
+def refuse_unusable(settings: JudgeSettings) -> None:
+    """ConfigurationError for what can be known to fail before anything is opened, played or paid for."""
+    if not uses_llm(settings):
+        return
+    identity_of(settings)
+    judge_key(settings)
+    if settings.judge_base_url is not None and not _is_address(settings.judge_base_url):
+        raise ConfigurationError(
+            "JUDGE_BASE_URL must be the address of an endpoint, such as http://127.0.0.1:8000/v1 "
+            f"(got {redact(repr(settings.judge_base_url))})."
+        )
+    if price_of(settings) is None and settings.max_cost is not None:
+        raise ConfigurationError(
+            f"--max-cost needs the price of {settings.judge_model}: set JUDGE_PRICE to INPUT/OUTPUT dollars "
+            "per million tokens."
+        )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def identity_of(settings: JudgeSettings) -> JudgeIdentity:

@@ -63,16 +63,17 @@ def setting(
     metavar: str | None = None,
     positional: bool = False,
     flag_only: bool = False,
+    several_words: bool = False,
     **limits: Any,
 ) -> Any:
     """A field that is also a flag (``--field-name``) and a variable (``HINDSIGHT_FIELD_NAME``), unless named otherwise.
 
     Keys and passwords (``SecretStr``) get a flag only when it is named: a command line is visible to everyone
     on the host. A positional argument has no variable, nor has what asks for one deed (``flag_only``): a variable
-    that rolls back would do so every time.
+    that rolls back would do so every time. ``several_words``: a value like `max-variance 4` needs no quotes.
     """
     extra: dict[str, Any] = {"env": env, "flag": flag, "metavar": metavar, "positional": positional}
-    extra["flag_only"] = flag_only or positional
+    extra |= {"flag_only": flag_only or positional, "several_words": several_words}
     return Field(default=default, description=help, json_schema_extra=extra, **limits)
 
 
@@ -102,8 +103,30 @@ S = TypeVar("S", bound=Section)
 
 
 class _Parser(argparse.ArgumentParser):
+    secrets: Mapping[str, str] = {}
+    """Flags that a key would have, if keys had flags, and the variables they have instead."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Refuses unknown flags without their values: one of them may be a key."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            for flag in flags:
+                if flag in self.secrets:
+                    variable = self.secrets[flag]
+                    raise ConfigurationError(f"{flag} is not a flag, since others can see it: set {variable} instead.")
+            self.error(f"unrecognized arguments: {' '.join(flags or unknown)}")
+        return parsed
+
     def error(self, message: str) -> NoReturn:
         raise ConfigurationError(f"{message[:1].upper()}{message[1:]}; `{self.prog} --help` lists every flag.")
+
+
+class _Joined(argparse.Action):
+    """Several words as one value."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, " ".join(values))
 
 
 def load(
@@ -147,8 +170,9 @@ def load(
 
 
 def public_values(settings: Section) -> dict[str, Any]:
-    """Every setting as plain JSON, with secrets replaced by whether they are set."""
-    values = settings.model_dump(mode="json")
+    """Every setting as plain JSON, with secrets replaced by whether they are set, passwords in addresses masked."""
+    dumped = settings.model_dump(mode="json")
+    values = {name: redact(value) if isinstance(value, str) else value for name, value in dumped.items()}
     for name in type(settings).model_fields:
         if isinstance(getattr(settings, name), SecretStr):
             values[name] = "[set]"
@@ -183,6 +207,11 @@ def _parser(cls: type[Section], prog: str, description: str, epilog: str) -> _Pa
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.secrets = {
+        flag_of(name, field): variable_of(name, field) or ""
+        for name, field in cls.model_fields.items()
+        if not _has_flag(field)
+    }
     for section in cls.__mro__:
         own = inspect.get_annotations(section)
         if not issubclass(section, Section) or section is Section or not own:
@@ -225,6 +254,8 @@ def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -
     else:
         if not choices:
             options["metavar"] = _extra(field, "metavar") or name.rsplit("_", 1)[-1].upper()
+        if _extra(field, "several_words"):
+            options |= {"nargs": "+", "action": _Joined}
         group.add_argument(flag_of(name, field), **options)
 
 

@@ -37,5 +37,12 @@ def test_what_cannot_be_read_is_refused(rule: str) -> None:
         parse_thresholds([rule])
 
 
+@pytest.mark.parametrize(("rule", "hint"), [("entrpy<0.01", "did you mean entropy"), ("zzz>1", "there are")])
+def test_a_metric_that_no_step_reports_is_refused(rule: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=hint):
+        parse_thresholds([rule])
+    assert parse_thresholds(["loss/probs_corr<0.5"])[0].metric == "loss/probs_corr"
+
+
 def test_off_means_no_threshold() -> None:
     assert parse_thresholds(["off"]) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,13 @@ from dataclasses import dataclass
 from data_bridge.errors import ConfigurationError
 
 _RULE = re.compile(r"(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<operator>[<>])\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
+
+METRICS = (
+    "advantage_std", "clip_share", "cost_usd", "effective_sample_size", "entropy", "grad_norm", "judge_order_spread",
+    "kl", "kl_behaviour", "loss", "ratio", "ratio_max", "reward", "reward_spread", "reward_std", "sampled_steps_ago",
+    "seconds", "staleness", "tokens_per_second", "trainable_tokens",
+)  # fmt: skip
+"""What a step may report under a name of ours; a name with a slash is ART's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,10 @@ def parse_thresholds(rules: Sequence[str]) -> tuple[Threshold, ...]:
             raise ConfigurationError(
                 f"--stop-on: write a metric, < or >, and a number, as in entropy<0.01 (got {rule!r})."
             )
+        if match["metric"] not in METRICS and "/" not in match["metric"]:
+            close = difflib.get_close_matches(match["metric"], METRICS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(METRICS)}."
+            raise ConfigurationError(f"--stop-on: no step reports {match['metric']!r}: {hint}")
         parsed.append(Threshold(match["metric"], match["operator"], limit))
     return tuple(parsed)
 

@@ -60,7 +60,9 @@ async def publish(
         _check_files(checkpoint)
         if canary is None:
             await _end(connection, checkpoint.model, PromotionState.SERVING, PromotionState.SUPERSEDED)
-        await _end(connection, checkpoint.model, PromotionState.CANARY, PromotionState.SUPERSEDED)
+        replaced = await _end(connection, checkpoint.model, PromotionState.CANARY, PromotionState.SUPERSEDED)
+        if replaced is not None:
+            await archive(connection, replaced)
         state = PromotionState.SERVING if canary is None else PromotionState.CANARY
         promotion = await _insert(
             connection,
@@ -178,10 +180,10 @@ async def _insert(
 
 async def _end(
     connection: Connection, model: str, state: PromotionState, then: PromotionState, outcome: str | None = None
-) -> None:
+) -> Promotion | None:
+    """Move the promotion in ``state`` on to ``then``, if there is one."""
     current = await in_state(connection, model, state)
-    if current is not None:
-        await _move(connection, current, then, outcome)
+    return None if current is None else await _move(connection, current, then, outcome)
 
 
 async def _move(
@@ -221,7 +223,16 @@ async def _rollback_target(
         )
     if step == now:
         raise ConfigurationError(f"{current.checkpoint.name} is what the agents use already: name another step.")
-    return await checkpoint_at(connection, model, step or 0)
+    target = await checkpoint_at(connection, model, step or 0)
+    newest_used = await connection.fetchval(
+        "SELECT max(step) FROM hindsight.promotions WHERE model = $1 AND serving_since IS NOT NULL", model
+    )
+    if target.step > newest_used:
+        raise ConfigurationError(
+            f"{target.name} is newer than anything the agents used, so it is not a way back: "
+            f"`promote.py {target.step}` asks the gate."
+        )
+    return target
 
 
 def _check_files(checkpoint: Checkpoint) -> None:

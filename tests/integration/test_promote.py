@@ -252,11 +252,14 @@ async def test_rollback_goes_to_the_one_before_then_further_and_at_last_to_the_b
     assert states[:3] == [(2, "serving"), (0, "rolled_back"), (1, "rolled_back")]
 
 
-@pytest.mark.parametrize(("step", "told"), [(1, "already"), (9, "no checkpoint of step 9")])
+@pytest.mark.parametrize(
+    ("step", "told"), [(1, "already"), (2, "newer than anything the agents used"), (9, "no checkpoint of step 9")]
+)
 async def test_a_rollback_that_makes_no_sense_changes_nothing(
     database: Database, tmp_path: Path, step: int, told: str
 ) -> None:
     await _publish(database, tmp_path, await insert_checkpoint(database, 1))
+    await insert_checkpoint(database, 2)
     with pytest.raises(ConfigurationError, match=told):
         await roll_back(database, tmp_path, "hindsight", _at, step=step, reason="?")
     assert await _models(database) == {"hindsight@step1": "deployed"}
@@ -328,6 +331,15 @@ async def test_a_new_promotion_ends_a_canary(database: Database, tmp_path: Path)
         "superseded",
     ]
     assert list((await _models(database)).values()) == ["archived", "archived", "deployed"]
+
+
+async def test_a_new_canary_takes_the_place_of_the_last_one(database: Database, tmp_path: Path) -> None:
+    points = [await insert_checkpoint(database, step) for step in (1, 2, 3)]
+    await insert_window(database.pool, agents=3)
+    await _publish(database, tmp_path, points[0])
+    await _publish(database, tmp_path, points[1], canary=0.5)
+    await _publish(database, tmp_path, points[2], canary=0.5)
+    assert list((await _models(database)).values()) == ["deployed", "archived", "canary"]
 
 
 async def test_a_canary_without_agents_is_refused(database: Database, tmp_path: Path) -> None:

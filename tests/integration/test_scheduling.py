@@ -18,8 +18,10 @@ import asyncpg
 import pytest
 
 from data_bridge.database import Database
+from trainer.cli import schedule_training
+from trainer.scheduling import schedule
 from trainer.scheduling.notify import notify
-from trainer.scheduling.schedule import LEASE, Claim, Held, Outcome, Periods
+from trainer.scheduling.schedule import LEASE, Claim, Held, Outcome, Periods, period_due
 
 ROOT = Path(__file__).parents[2]
 PERIOD = datetime(2026, 11, 15, 3, tzinfo=UTC)
@@ -72,6 +74,42 @@ async def test_a_dead_hosts_period_is_taken_over_and_the_dead_cannot_finish_it(d
     assert not await periods.finish(dead, Outcome.DONE, 0, "")
     assert await periods.beat(heir)
     assert await periods.finish(heir, Outcome.DONE, 0, "")
+
+
+async def _once(database_url: str, home: Path) -> int:
+    argv = ["--once", "--database-url", database_url, "--home", str(home), "--command", "true"]
+    return await asyncio.to_thread(schedule_training.main, argv)
+
+
+async def test_a_period_that_failed_a_moment_ago_is_not_called_a_success(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    periods = Periods(database, "weekly")
+    claim = await periods.claim(period_due("0 3 * * 0", await periods.now()))
+    assert isinstance(claim, Claim)
+    await periods.finish(claim, Outcome.FAILED, 4, "the judge is down")
+    assert await _once(database_url, tmp_path) == 4
+    await database.pool.execute("UPDATE hindsight.periods SET finished_at = now() - interval '1 hour'")
+    assert await _once(database_url, tmp_path) == 3  # tried again: there are no windows
+    assert await _once(database_url, tmp_path) == 0  # skipped, which is over
+
+
+async def test_once_takes_over_from_a_host_that_has_just_died_but_not_from_one_that_lives(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "LEASE", timedelta(seconds=1))
+    monkeypatch.setattr(schedule_training, "LEASE", timedelta(seconds=1))
+    monkeypatch.setattr(schedule_training, "BEAT", timedelta(seconds=0.2))
+    periods = Periods(database, "weekly")
+    other = await periods.claim(period_due("0 3 * * 0", await periods.now()))
+    assert isinstance(other, Claim)
+    asked = asyncio.create_task(_once(database_url, tmp_path))
+    while not asked.done():
+        assert await periods.beat(other)
+        await asyncio.sleep(0.1)
+    assert await asked == 0
+    assert await _once(database_url, tmp_path) == 3  # it no longer beats: taken over, and there are no windows
+    assert not await periods.beat(other)
 
 
 @pytest.fixture

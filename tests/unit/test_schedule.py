@@ -45,5 +45,6 @@ def test_a_refused_promotion_is_a_finished_period_and_too_little_data_a_skipped_
 
 
 def test_a_wrong_expression_names_the_setting() -> None:
-    with pytest.raises(ConfigurationError, match="--cron"):
-        check_cron("every sunday")
+    for expression in ("every sunday", "0 3 31 2 *"):
+        with pytest.raises(ConfigurationError, match="--cron"):
+            check_cron(expression)

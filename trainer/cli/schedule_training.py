@@ -12,16 +12,21 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 
+import asyncpg
+
 from data_bridge.database import Database
+from data_bridge.database_faults import explain, is_transient
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.cli.settings import ScheduleSettings
 from trainer.scheduling.readiness import readiness_of
 from trainer.scheduling.schedule import (
     BEAT,
+    LEASE,
     LONGEST_CATCH_UP,
     Claim,
     Held,
+    Outcome,
     Periods,
     check_cron,
     next_period,
@@ -30,6 +35,9 @@ from trainer.scheduling.schedule import (
 )
 
 logger = logging.getLogger("trainer.scheduling.schedule")
+
+_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+"""What a database that restarts does to a question."""
 
 _NOT_READY = 3
 _LOST_CLAIM = 4
@@ -42,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         prog="schedule_training.py",
         description="Trains every scheduled period exactly once, on however many hosts this command runs.",
-        epilog="With --once the exit code is the training's, or 0 when there was nothing to do.\n" + EXIT_CODES,
+        epilog="With --once the exit code is the training's, also of a period that failed a moment ago or too often;\n"
+        "0 when there was nothing to do.\n" + EXIT_CODES,
     )
 
 
@@ -52,19 +61,46 @@ async def _work(settings: ScheduleSettings) -> int:
         periods = Periods(database, settings.job, attempts=settings.period_attempts, retry_after=settings.retry_after)
         if not settings.once:
             return await _run_for_ever(settings, database, periods)
-        period = period_due(settings.cron, await periods.now())
+        return await _run_once(settings, database, periods)
+
+
+async def _run_once(settings: ScheduleSettings, database: Database, periods: Periods) -> int:
+    """Train the period that is due, unless it is over or a host that lives is at it."""
+    period = period_due(settings.cron, await periods.now())
+    claim = await periods.claim(period)
+    if isinstance(claim, Held) and claim.state == "running":
+        # Its host may just have died: this pod may be what Kubernetes starts in its place, and nobody comes later.
+        print(f"Period {_label(settings, period)}: waiting for a sign of life of {claim.holder}.", flush=True)
+        claim = await _claim_if_abandoned(periods, period)
+    if isinstance(claim, Held):
+        print(f"Period {_label(settings, period)}: nothing to do, {claim.state} by {claim.holder}.")
+        return (claim.exit_code or 0) if claim.state == Outcome.FAILED else 0
+    return await _train_claimed(settings, database, periods, claim)
+
+
+async def _claim_if_abandoned(periods: Periods, period: datetime) -> Claim | Held:
+    """Ask until the lease of a host that is dead would have ended."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (LEASE + BEAT).total_seconds()
+    while True:
         claim = await periods.claim(period)
-        if isinstance(claim, Held):
-            print(f"Period {_label(settings, period)}: nothing to do, {claim.state} by {claim.holder}.")
-            return 0
-        return await _train_claimed(settings, database, periods, claim)
+        if isinstance(claim, Claim) or claim.state != "running" or loop.time() > deadline:
+            return claim
+        await asyncio.sleep(BEAT.total_seconds())
 
 
 async def _run_for_ever(settings: ScheduleSettings, database: Database, periods: Periods) -> int:
     """Train what is due, what was missed while nobody ran, and what a dead host left behind."""
     started, announced = await periods.now(), None
     while True:
-        now = await periods.now()
+        try:
+            now = await periods.now()
+        except _AWAY as error:
+            if not is_transient(error):
+                raise explain(error, database.label) from error
+            logger.warning("the database is away (%s); waiting for it", type(error).__name__)
+            await asyncio.sleep(BEAT.total_seconds())
+            continue
         due = period_due(settings.cron, now)
         waiting = await periods.abandoned()
         missed = now - due < LONGEST_CATCH_UP and await periods.has_history_before(due)
@@ -151,8 +187,8 @@ async def _beat(periods: Periods, claim: Claim, process: asyncio.subprocess.Proc
         await asyncio.sleep(BEAT.total_seconds())
         try:
             ours = await periods.beat(claim)
-        except OSError as error:
-            logger.warning("no heartbeat this time: %s", redact(str(error)))
+        except _AWAY as error:
+            logger.warning("no heartbeat this time: %s", redact(str(error) or type(error).__name__))
             continue
         if not ours:
             with contextlib.suppress(ProcessLookupError):

@@ -47,7 +47,7 @@ def outcome_of(exit_code: int) -> Outcome:
 def check_cron(expression: str) -> str:
     """``expression`` if croniter understands it, else a ConfigurationError that names the setting."""
     try:
-        croniter(expression)
+        period_due(expression, datetime.now(UTC))  # also refuses what never comes, like 31 February
     except (CroniterError, ValueError) as error:
         raise ConfigurationError(
             f"--cron: {expression!r} is not a cron expression ({error}); try '0 3 * * 0'."
@@ -87,6 +87,8 @@ class Held:
 
     state: str
     holder: str
+    exit_code: int | None = None
+    """Of a period that is over."""
 
 
 class Periods:
@@ -125,7 +127,7 @@ class Periods:
             # One decision at a time per period; the lock ends with the transaction, so poolers are fine.
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"{self._job}/{period}")
             row = await connection.fetchrow(
-                "SELECT state, host, pid, attempts, now() - heartbeat_at > $3 AS dead,"
+                "SELECT state, host, pid, attempts, exit_code, now() - heartbeat_at > $3 AS dead,"
                 " now() - finished_at >= $4 AS cooled FROM hindsight.periods WHERE job = $1 AND period = $2",
                 *(self._job, period, LEASE, self._retry_after),
             )
@@ -140,7 +142,7 @@ class Periods:
             abandoned = row["state"] == "running" and row["dead"]
             may_retry = row["state"] == Outcome.FAILED and row["cooled"] and row["attempts"] < self._attempts
             if not (abandoned or may_retry):
-                return Held(row["state"], holder)
+                return Held(row["state"], holder, row["exit_code"])
             await connection.execute(
                 "UPDATE hindsight.periods SET state = 'running', host = $3, pid = $4, claim = $5,"
                 " attempts = attempts + 1, heartbeat_at = now(), finished_at = NULL, exit_code = NULL, reason = NULL"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import os
 import uuid
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,10 +96,22 @@ Columns = dict[str, msgspec.Raw]
 """By column name, the value as JSON that is handed on untouched: not even a trailing zero is lost."""
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _Trace(msgspec.Struct, frozen=True):
+    """A line as it is written."""
+
     trajectory: Columns
     agent: Columns | None = None
     outcomes: list[Columns] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line with every column that its rows must have."""
+
+    number: int
+    trajectory: Columns
+    agent: Columns | None
+    outcomes: list[Columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +155,34 @@ async def import_traces(
     trajectories, new, outcomes, windows = 0, 0, set[bytes](), set[bytes]()
     async with database.pool.acquire() as connection:
         is_ours = await owns_game_tables(connection)
-        for batch in _batches(path):
-            rows = [_row(line, number, path, untrained) for number, line in batch]
-            found = {bytes(row["id"]): row for _, line in batch for row in map(_outcome, line.outcomes)}
-            async with connection.transaction():
-                if is_ours:
-                    agents = [{**(line.agent or {}), "id": line.trajectory["agentId"]} for _, line in batch]
-                    await connection.execute(_INSERT_AGENTS, msgspec.json.encode(agents).decode())
-                new += await _insert(connection, "trajectories", rows)
-                await _insert(connection, "market_outcomes", list(found.values()))
-            trajectories += len(rows)
-            outcomes |= found.keys()
-            windows |= {bytes(row.get("windowId", _NULL)) for row in rows}
+        for batch in _batches(path, untrained):
+            new += await _import(connection, path, batch, add_agents=is_ours)
+            trajectories += len(batch)
+            outcomes |= {bytes(outcome["id"]) for line in batch for outcome in line.outcomes}
+            windows |= {bytes(line.trajectory.get("windowId", _NULL)) for line in batch}
             progress(trajectories)
     return Passed(trajectories, len(outcomes), len(windows), new)
+
+
+async def _import(connection: Connection, path: Path, batch: Sequence[_Line], *, add_agents: bool) -> int:
+    """Insert a batch in one transaction; how many trajectories are new. One that is refused is halved to the line."""
+    rows = [line.trajectory for line in batch]
+    outcomes = {bytes(outcome["id"]): outcome for line in batch for outcome in line.outcomes}
+    try:
+        async with connection.transaction():
+            if add_agents:
+                agents = [{**(line.agent or {}), "id": line.trajectory["agentId"]} for line in batch]
+                await connection.execute(_INSERT_AGENTS, msgspec.json.encode(agents).decode())
+            new = await _insert(connection, "trajectories", rows)
+            await _insert(connection, "market_outcomes", list(outcomes.values()))
+            return new
+    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+        if len(batch) == 1:
+            said = str(error).splitlines()[0]
+            raise ConfigurationError(f"{path}, line {batch[0].number} holds what no column takes: {said}.") from error
+    middle = len(batch) // 2
+    halves = (batch[:middle], batch[middle:])
+    return sum([await _import(connection, path, half, add_agents=add_agents) for half in halves])
 
 
 async def _lines(connection: Connection, first: str, end: str) -> AsyncIterator[tuple[bytes, str, int]]:
@@ -207,31 +234,33 @@ def _written(path: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
-def _batches(path: Path) -> Iterator[list[tuple[int, _Line]]]:
-    """The lines of ``path`` with their numbers, in batches that bound the memory."""
-    decoder = msgspec.json.Decoder(_Line)
-    batch, size = list[tuple[int, _Line]](), 0
+def _batches(path: Path, untrained: bool) -> Iterator[list[_Line]]:
+    """The lines of ``path``, in batches that bound the memory."""
+    decoder = msgspec.json.Decoder(_Trace)
+    batch, size = list[_Line](), 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, text in enumerate(file, 1):
                 if not text.strip():
                     continue
                 try:
-                    batch.append((number, decoder.decode(text)))
-                except msgspec.MsgspecError as error:
+                    text.decode()  # what a Raw holds is not looked at by the decoder
+                    trace = decoder.decode(text)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise ConfigurationError(f"{path}, line {number} is not a trace: {error}.") from error
+                row = _row(trace.trajectory, number, path, untrained)
+                batch.append(_Line(number, row, trace.agent, [_outcome(given) for given in trace.outcomes]))
                 size += len(text)
                 if len(batch) == _BATCH_ROWS or size > _BATCH_BYTES:
                     yield batch
                     batch, size = [], 0
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigurationError(f"{path} cannot be read ({error}).") from error
     if batch:
         yield batch
 
 
-def _row(line: _Line, number: int, path: Path, untrained: bool) -> Columns:
-    given = line.trajectory
+def _row(given: Columns, number: int, path: Path, untrained: bool) -> Columns:
     for name in _NEEDED:
         if _is_null(given.get(name)):
             raise ConfigurationError(f"{path}, line {number} has no {name}: it is not a trajectory.")

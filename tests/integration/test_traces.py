@@ -150,10 +150,47 @@ async def test_what_is_no_trace_is_named_by_its_line(
         await import_traces(database, tmp_path / "t.jsonl")
 
 
-async def test_a_cut_archive_is_a_sentence(database: Database, tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(b"{}" * 1000)[:-10])
+@pytest.mark.parametrize("damage", ["cut", "scrambled"])
+async def test_a_damaged_archive_is_a_sentence(database: Database, tmp_path: Path, damage: str) -> None:
+    packed = bytearray(gzip.compress(b"{}" * 1000))
+    if damage == "cut":
+        del packed[-10:]
+    else:
+        packed[10:20] = b"\xff" * 10
+    (tmp_path / "t.jsonl.gz").write_bytes(packed)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         await import_traces(database, tmp_path / "t.jsonl.gz")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"startTime": "soon"}, "timestamp"),
+        ({"windowHours": "two"}, "integer"),
+        ({"agentId": "a\0"}, "Unicode"),
+        ({"windowId": "w" * 60}, "too long"),
+    ],
+)
+async def test_a_value_that_no_column_takes_is_named_by_its_line_and_costs_nothing_else(
+    database: Database, tmp_path: Path, wrong: dict[str, Any], said: str
+) -> None:
+    def line(number: int, **changes: Any) -> str:
+        row = {"trajectoryId": f"t{number}", "agentId": "ada", "startTime": "2026-03-02T10:05:00", "stepsJson": "[]"}
+        return json.dumps({"trajectory": row | changes}) + "\n"
+
+    file = tmp_path / "t.jsonl"
+    file.write_text("".join(line(number, **(wrong if number == 5 else {})) for number in range(1, 9)))
+    with pytest.raises(ConfigurationError, match=f"line 5 holds what no column takes: .*{said}"):
+        await import_traces(database, file)
+    file.write_text("".join(line(number) for number in range(1, 9)))
+    assert (await import_traces(database, file)).new == 4, "the lines before the bad one were imported"
+
+
+async def test_bytes_that_are_no_text_are_named_by_their_line(database: Database, tmp_path: Path) -> None:
+    row = b'{"trajectory": {"trajectoryId": "t1", "agentId": "a\xff", "startTime": "2026-03-02", "stepsJson": "[]"}}'
+    (tmp_path / "t.jsonl").write_bytes(b"\n" + row)
+    with pytest.raises(ConfigurationError, match="line 2 is not a trace"):
+        await import_traces(database, tmp_path / "t.jsonl")
 
 
 async def test_an_export_of_nothing_leaves_no_file(database: Database, tmp_path: Path) -> None:

@@ -228,6 +228,12 @@ def test_the_command_prints_a_table_and_a_line_of_progress(
         assert word in captured.out
     assert "played 10 of 10 windows" in captured.err
 
+    assert main([*argv, "--dirty", "0.5", "--until-now"]) == 0
+    captured = capsys.readouterr()
+    assert "10 windows had been played before and were left alone." in captured.out
+    assert "Faults put in" not in captured.out, "what is soiled is not soiled again"
+    assert "valid actions" not in captured.out, "there were none"
+
 
 async def test_an_endpoint_decides_with_its_key_and_its_tokens_are_kept(
     database: Database,

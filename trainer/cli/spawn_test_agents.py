@@ -42,11 +42,13 @@ async def spawn(settings: SpawnSettings) -> int:
     from trainer.world.exploration import Exploration
     from trainer.world.market import Market
     from trainer.world.play import play_windows
+    from trainer.world.store import unplayed
 
     windows = windows_to_play(settings, datetime.now(UTC))
     market = Market(settings.seed, settings.luck, settings.stage, settings.decisions)
     async with database_of(settings, migrate=True) as database, _cast(settings) as cast:
         started = time.monotonic()
+        fresh = await unplayed(database, market, windows)
         with _progress(len(windows), quiet=settings.json_output) as advance:
             tally = await play_windows(
                 database,
@@ -60,7 +62,8 @@ async def spawn(settings: SpawnSettings) -> int:
                 on_window=advance,
             )
         seconds = time.monotonic() - started
-        faults = await soil(database, windows, settings.dirty, settings.seed) if settings.dirty else Counter[str]()
+        # What had been played before is left alone here too: it may hold faults already.
+        faults = await soil(database, fresh, settings.dirty, settings.seed) if settings.dirty else Counter[str]()
         report = _report(settings, windows, tally, faults, seconds, database.label)
     if settings.json_output:
         import msgspec
@@ -214,10 +217,9 @@ def _print_summary(report: dict[str, Any]) -> None:
         console.print(table)
     if report["windows_already_there"]:
         console.print(f"{report['windows_already_there']} windows had been played before and were left alone.")
-    console.print(
-        f"{report['trajectories']} trajectories in {report['windows_played']} windows of {report['database']}; "
-        f"valid actions {report['valid_actions']:.1%}; {report['trajectories_per_second']:.1f} trajectories/s.",
-        soft_wrap=True,
-    )
+    what = f"{report['trajectories']} trajectories in {report['windows_played']} windows of {report['database']}"
+    if report["trajectories"]:
+        what += f"; valid actions {report['valid_actions']:.1%}; {report['trajectories_per_second']:.1f} trajectories/s"
+    console.print(f"{what}.", soft_wrap=True)
     if report["faults"]:
         console.print("Faults put in: " + ", ".join(f"{count} {name}" for name, count in report["faults"].items()))

@@ -12,7 +12,7 @@ def test_every_spelling_names_the_same_window(raw: str) -> None:
     assert normalise(raw) == "2026-11-02T10:00"
 
 
-NO_HOURS = "yesterday 2026-11-02 2026-11-02T24:00 2026-02-30T10:00 2026-11-02T10:00+02:00 window-7".split()
+NO_HOURS = ["yesterday", "2026-11-02", "2026-11-02T24:00", "2026-02-30T10:00", "2026-11-02T10:00+02:00", "window-7"]
 
 
 @pytest.mark.parametrize("raw", ["", *NO_HOURS, "0001-01-01T00:00", "9999-12-31T23:00"])

@@ -17,7 +17,7 @@ from data_bridge.javascript_json import to_json
 from data_bridge.models import Action, EnvironmentState, LLMCall
 from data_bridge.snowflake import snowflake_id
 from data_bridge.trajectory_rows import TrajectoryRow
-from data_bridge.window_ids import window_of
+from data_bridge.window_ids import in_utc, window_of
 
 current_step: ContextVar[StepRecording | None] = ContextVar("current_step", default=None)
 """The step whose ``async with`` block is running: where a recorded model client logs its calls."""
@@ -226,4 +226,4 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _milliseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
+    return round(in_utc(moment).timestamp() * 1000)

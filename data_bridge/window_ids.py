@@ -36,9 +36,16 @@ def spellings_of(window_id: str) -> list[str]:
     return [f"{start}{ending}" for start in (window_id, window_id.replace("T", " ")) for ending in endings]
 
 
+def in_utc(moment: datetime) -> datetime:
+    """An aware ``moment`` in UTC. ValueError for a naive one: which hour that means depends on the host."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no time zone: pass an aware moment, such as datetime.now(UTC).")
+    return moment.astimezone(UTC)
+
+
 def window_of(moment: datetime) -> str:
     """The id of the hour that ``moment`` (aware) lies in."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:00")
+    return in_utc(moment).strftime("%Y-%m-%dT%H:00")
 
 
 @lru_cache(maxsize=10_000)

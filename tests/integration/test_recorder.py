@@ -338,7 +338,7 @@ async def test_flush_says_why_rows_wait(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(list((tmp_path / "spool").glob("*.spool"))) == 1
 
 
-async def test_token_ids_without_their_logprobs_are_refused() -> None:
+async def test_token_ids_without_their_logprobs_and_times_without_a_zone_are_refused() -> None:
     async def store(_: TrajectoryRow) -> None: ...
 
     trajectory = TrajectoryRecording(
@@ -352,6 +352,8 @@ async def test_token_ids_without_their_logprobs_are_refused() -> None:
         is_training_data=True,
         is_evaluation=False,
     )
+    with pytest.raises(ValueError, match="no time zone"):
+        trajectory.step({}, at=datetime(2026, 11, 2, 10, 5))
     with pytest.raises(ValueError, match="2 completion token ids but 1"):
         trajectory.step(BOOKS).log_llm_call(LLMCall(completion_token_ids=[1, 2], completion_logprobs=[-1.0]))
 

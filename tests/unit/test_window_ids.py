@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from data_bridge.window_ids import end_of, normalise, spellings_of, start_of, window_of
@@ -24,3 +26,8 @@ def test_what_names_no_hour_is_none(raw: str) -> None:
 def test_every_window_has_a_start_an_end_and_its_own_name(window_id: str) -> None:
     assert normalise(window_id) == window_id == window_of(start_of(window_id))
     assert end_of(window_id, 24 * 7) > start_of(window_id)
+
+
+def test_a_moment_without_a_zone_has_no_window() -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        window_of(datetime(2026, 11, 2, 10, 5))

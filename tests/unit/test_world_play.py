@@ -145,6 +145,9 @@ async def test_a_model_explores_by_temperature_with_tokens_of_its_own() -> None:
     always = Exploration(start=1.0, end=1.0, hot_temperature=1.5)
     [played] = await play(Player(Market(1), model_cast(4, 1, ChatPolicy(model, 0.7)), always), WINDOWS[:1])
     assert set(model.temperatures) == {1.5}
+    hot = SlowModel()
+    await play(Player(Market(1), model_cast(4, 1, ChatPolicy(hot, 2.0)), always), WINDOWS[:1])
+    assert set(hot.temperatures) == {2.0}, "exploring never means playing safer"
     assert all(life.steps[0].answer.token_ids == (1, 2) for life in played.agents)
 
 

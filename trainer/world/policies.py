@@ -86,7 +86,7 @@ class ChatPolicy:
     async def answer(self, ask: Ask) -> Answer:
         if ask.explores and ask.exploration.how == "answers":
             return Answer(str(any_offer(ask)), EXPLORER, 0.0, latency_ms(*ask.key, "latency"))
-        temperature = ask.exploration.hot_temperature if ask.explores else self.temperature
+        temperature = max(self.temperature, ask.exploration.hot_temperature) if ask.explores else self.temperature
         started = time.monotonic()
         [completion] = await self.model.chat(
             ask.messages,

@@ -14,7 +14,8 @@ class Exploration:
 
     A scripted agent explores by taking any of the offers. An agent with a language model explores by ``how``:
 
-    - ``temperature``: it is asked at ``hot_temperature``, if its own is lower; the tokens are its own, with their log-probabilities.
+    - ``temperature``: it is asked at ``hot_temperature`` if its own is lower; the tokens are its own, with their
+      log-probabilities.
     - ``answers``: it is not asked; one of the offers is taken and recorded under the name of the explorer, without
       tokens. Training treats such a call as another model's. Both directions stay alive that way, even in a model
       that has come to prefer one of them.

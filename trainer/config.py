@@ -203,7 +203,7 @@ class MarketSettings(Section):
     )
     explore: Literal["temperature", "answers"] = setting(
         "temperature",
-        "How agents with a model explore: at temperature 1 if theirs is lower, or by taking any answer that is offered.",
+        "How agents with a model explore: at temperature 1 if theirs is lower, or by taking any answer offered.",
     )
 
 

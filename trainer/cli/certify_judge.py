@@ -15,7 +15,7 @@ from trainer.cli.settings import CertifySettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.judge.certification.examine import Examiners
+    from trainer.judge.certification.examine import Examined, Examiners
     from trainer.judge.certification.material import Material
     from trainer.judge.certification.measures import Line
     from trainer.types import JudgeIdentity
@@ -101,21 +101,20 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, material: Mate
 async def _open(
     settings: CertifySettings, identity: JudgeIdentity, database: Database, stack: AsyncExitStack
 ) -> Examiners:
-    """Three views of the judge. ``--fresh`` asks everything anew: an endpoint may change behind its name."""
+    """Three views of the judge under one ceiling. ``--fresh`` asks anew: an endpoint may change behind its name."""
     from trainer.judge.certification.examine import Examiners
     from trainer.judge.open import open_judge
 
     occasion = f" {datetime.now(UTC).isoformat()}" if settings.fresh else ""
     run_id = f"certify {identity.judge} {identity.rubric_version}{occasion}"
-    opened = [
-        await stack.enter_async_context(
-            open_judge(
-                settings.model_copy(update={"judge_orders": orders}), database, run_id, purpose=purpose + occasion
-            )
-        )
-        for orders, purpose in ((1, "certify"), (2, "certify"), (1, "certify again"))
-    ]
-    return Examiners(*opened)
+
+    async def view(orders: int, purpose: str, beside: Examined | None = None) -> Examined:
+        asked = settings.model_copy(update={"judge_orders": orders})
+        opened = open_judge(asked, database, run_id, purpose=purpose + occasion, beside=beside)
+        return await stack.enter_async_context(opened)
+
+    first = await view(1, "certify")
+    return Examiners(first, await view(2, "certify", first), await view(1, "certify again", first))
 
 
 def _print_json(

@@ -21,7 +21,7 @@ from trainer.judge.outcome import IDENTITY, OutcomeJudge
 from trainer.judge.retry import Retry
 from trainer.judge.rubric import load_rubric
 from trainer.judge.ruler import LlmJudge
-from trainer.types import JudgeIdentity
+from trainer.types import Judge, JudgeIdentity
 
 
 @asynccontextmanager
@@ -33,11 +33,13 @@ async def open_judge(
     purpose: str = "",
     retry: Retry | None = None,
     lease: timedelta = LEASE,
+    beside: Judge | None = None,
 ) -> AsyncIterator[LlmJudge | OutcomeJudge]:
     """The judge of ``settings``. Without a database its verdicts are kept for this process only.
 
     ``run_id`` names whose money is spent: what earlier attempts of the run paid counts towards ``--max-cost``.
     ``purpose`` is part of the verdicts' key: asking under another one asks, and pays, again.
+    With the judge ``beside`` it, the new one shares the ceiling of the cost and of the calls in flight.
     """
     async with AsyncExitStack() as stack:
         store: VerdictStore = MemoryVerdicts()
@@ -56,6 +58,7 @@ async def open_judge(
             reply_tokens=settings.judge_reply_tokens,
         )
         stack.push_async_callback(endpoint.close)
+        shared = beside if isinstance(beside, LlmJudge) else None
         yield LlmJudge(
             identity=identity,
             rubric=load_rubric(settings.rubric),
@@ -65,9 +68,9 @@ async def open_judge(
             context_tokens=settings.judge_context,
             reply_tokens=settings.judge_reply_tokens,
             price=price_of(settings),
-            budget=Budget(settings.max_cost, spent=await store.spent()),
-            limiter=Limiter(settings.judge_concurrency),
-            claims=Limiter(2 * settings.judge_concurrency),
+            budget=shared.budget if shared else Budget(settings.max_cost, spent=await store.spent()),
+            limiter=shared.limiter if shared else Limiter(settings.judge_concurrency),
+            claims=shared.claims if shared else Limiter(2 * settings.judge_concurrency),
             retry=retry or Retry(attempts=settings.judge_attempts),
             purpose=purpose,
         )

@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--days", type=int, default=7)
-    parser.add_argument("--windows", type=int, default=24, help="hours of a day")
+    parser.add_argument("--windows", type=int, default=18, help="hours of a day")
     parser.add_argument("--quick", action="store_true", help="2 seeds, 2 days of 8 hours")
     parser.add_argument("--keep", type=Path, help="folder for the homes; unset: a temporary one")
     parser.add_argument("--read", type=Path, nargs="+", metavar="HOME", help="only show these")

@@ -158,7 +158,7 @@ class TrainingSettings(ChoiceSettings):
     learning_rate: float = setting(
         7e-4, "AdamW learning rate of the LoRA adapter; unset, local and serverless take ART's 5e-6.", gt=0
     )
-    groups_per_step: int = setting(12, "Groups in one gradient step.", ge=1)
+    groups_per_step: int = setting(9, "Groups in one gradient step.", ge=1)
     max_steps: int = setting(0, "Most gradient steps in this run; 0 trains on all groups.", ge=0)
     loss: Literal["ppo", "cispo"] = setting("ppo", "Clipped PPO objective, or CISPO.")
     epsilon: float = setting(0.2, "PPO clip range below 1.", gt=0)
@@ -248,7 +248,7 @@ class RunSettings(Section):
     )
     resume: bool = setting(True, "Take up an interrupted run of this model.")
     iterations: int = setting(7, "Simulated market only: days that are played, judged and trained on.", ge=1)
-    windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1)
+    windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1)
     keep_checkpoints: int = setting(
         20, "Newest checkpoints that stay on this disk, beside all that agents ever used; 0: all of them.", ge=0
     )

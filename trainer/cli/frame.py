@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -48,7 +50,8 @@ def run_command(
         )
         debug = bool(getattr(settings, "debug", False))
         _set_up_logging(debug)
-        return asyncio.run(_awaited(work(settings)))
+        with _terminated_like_interrupted():
+            return asyncio.run(_awaited(work(settings)))
     except HindsightError as error:
         return _fail(error, error.exit_code, debug)
     except KeyboardInterrupt:
@@ -89,6 +92,19 @@ def database_of(
         migrate=migrate,
         read_only=read_only,
     )
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM, which systemd and Kubernetes send, ends a command as Ctrl-C does: what is open is closed first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _awaited(work: Awaitable[int]) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
@@ -54,8 +57,22 @@ async def _serve(
 
     from trainer.serving.app import make_app
 
+    class Server(uvicorn.Server):
+        """Being asked to stop is how a server ends well; uvicorn would raise the signal once more."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.handle_exit, number, None)
+            try:
+                yield
+            finally:
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    loop.remove_signal_handler(number)
+
     app = make_app(checkpoints, key=key, most_waiting=settings.most_waiting)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30))
+    server = Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30))
     host, port = listening.getsockname()[:2]
     print(f"Serving {checkpoints.served_name} as {settings.model!r} at http://{host}:{port}/v1", flush=True)
     await server.serve(sockets=[listening])

@@ -1,0 +1,45 @@
+"""serve.py as a user runs it: it answers, and ends well when it is asked to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.tiny_model import shared_tiny_model
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "serve.py"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_answers_and_ends_with_0_when_it_is_asked_to_stop(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, number: signal.Signals
+) -> None:
+    tiny = shared_tiny_model(tmp_path_factory)
+    flags = ["--home", str(tmp_path), "--base-model", str(tiny), "--port", "0", "--threads", "1"]
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), *flags],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            assert line.startswith("Serving hindsight@step0"), line + server.stdout.read()
+            url = line.split()[-1]
+            question = {"model": "hindsight", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+            answer = httpx.post(f"{url}/chat/completions", json=question, timeout=60)
+            assert answer.json()["model"] == "hindsight@step0"
+            server.send_signal(number)
+            rest, _ = server.communicate(timeout=40)
+        finally:
+            server.kill()
+    assert (server.returncode, rest) == (0, "")

@@ -254,11 +254,19 @@ def embedded(tiny: Path) -> Iterator[Command]:
         yield Command(None, Path(folder) / "home", tiny)
 
 
+async def test_days_that_teach_nothing_are_exit_3_however_often_it_is_asked(embedded: Command) -> None:
+    flags = ("--iterations", "1", "--windows-per-iteration", "2", "--agents", "3", "--min-spread", "1", "--json")
+    for _ in range(2):
+        code, output = await embedded.run(*flags, "--held-out-share", "0")
+        assert code == 3, output
+        assert "Nothing was trained" in output
+
+
 async def test_the_closed_loop_plays_trains_and_goes_on_where_it_was(embedded: Command) -> None:
     command = embedded
     flags = (
         *("--iterations", "2", "--windows-per-iteration", "5", "--agents", "4", "--explore", "answers"),
-        *("--held-out-share", "0", "--until", NOW.isoformat(), "--json"),
+        *("--held-out-share", "0", "--until", NOW.isoformat(), "--keep-checkpoints", "1", "--json"),
     )
     code, output = await command.run(*flags)
     assert code == 0, output
@@ -273,3 +281,4 @@ async def test_the_closed_loop_plays_trains_and_goes_on_where_it_was(embedded: C
     assert second["days"][0]["played_with"] == f"hindsight@step{first['step']}"
     assert second["first_window"] > first["days"][1]["until"]
     assert second["step"] > first["step"]
+    assert [path.name for path in command.checkpoints()] == [f"step-{second['step']:06d}"]

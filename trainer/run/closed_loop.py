@@ -19,6 +19,7 @@ from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.window_ids import GRACE, end_of, start_of, window_of
 from trainer.config import window_rules
+from trainer.ledger import StoredRun
 from trainer.run.outlook import look_ahead
 from trainer.run.run_plan import NOTHING_PLANNED
 from trainer.run.session import Session, fingerprint
@@ -60,7 +61,7 @@ class Day:
 async def train_in_closed_loop(session: Session) -> TrainingRun:
     """Play and train every day of the run, and end it."""
     settings, ledger = session.settings, session.ledger
-    unfinished = await ledger.find_unfinished_run(settings.model, fingerprint(settings)) if settings.resume else None
+    unfinished = await _unfinished(session)
     progress: dict[str, Any] = dict(unfinished.summary) if unfinished is not None else {}
     async with AsyncExitStack() as stack:
         run = await stack.enter_async_context(
@@ -89,6 +90,17 @@ async def train_in_closed_loop(session: Session) -> TrainingRun:
         if run.progress.steps == 0 and silent is not None:
             raise silent
     return run
+
+
+async def _unfinished(session: Session) -> StoredRun | None:
+    """The run to take up. One whose days are all over and taught nothing is left at that: the next days may."""
+    settings, ledger = session.settings, session.ledger
+    if not settings.resume:
+        return None
+    found = await ledger.find_unfinished_run(settings.model, fingerprint(settings))
+    if found is None or len(found.summary.get("days", ())) < settings.iterations:
+        return found
+    return found if await ledger.trained_batches(found.run_id) else None
 
 
 async def _first_window(session: Session) -> str:

@@ -116,9 +116,9 @@ async def test_the_command_keeps_the_certificate_that_training_asks_for(
 
     monkeypatch.setenv("JUDGE_PRICE", "1/10")
     with JudgeServer(otherwise=answering(judges.honest)) as server:
-        code, _, err = await run(certify_judge.main, server, "dear", "--max-cost", "0.1")
+        code, _, err = await run(certify_judge.main, server, "dear", "--max-cost", "0.1", "--judge-reply-tokens", "100")
         assert (code, "over_budget" in err) == (4, True)
-        assert 0.05 < await database.pool.fetchval("SELECT sum(cost_usd) FROM hindsight.judge_calls") <= 0.1
+        assert 0.09 < await database.pool.fetchval("SELECT sum(cost_usd) FROM hindsight.judge_calls") <= 0.1
 
     with JudgeServer(otherwise=answering(judges.FAULTS["injection"])) as server:
         code, out, _ = await run(certify_judge.main, server, "gullible", "--json", "--groups", "8")

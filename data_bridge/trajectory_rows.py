@@ -111,6 +111,8 @@ def _insert(table: str, columns: Sequence[tuple[str, str]], conflict: str) -> st
     )
 
 
+_LARGEST = 2**31 - 1  # of an int column
+
 _INSERT = _insert("trajectories", _COLUMNS, "trajectoryId")
 _INSERT_CALLS = _insert("llm_call_logs", _CALL_COLUMNS, "callId")
 _INSERT_AGENTS = """
@@ -168,7 +170,10 @@ def _naive(moment: datetime) -> datetime:
 
 
 def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
-    """The row's LLM calls as the game also writes them, one by one, for its own analysis."""
+    """The row's LLM calls as the game also writes them, one by one, for its own analysis.
+
+    A figure that this table cannot hold bends: it must not cost the trajectory, which has it as it was.
+    """
     rows = []
     for step in from_json(row.steps_json):
         number = step["stepNumber"]
@@ -186,16 +191,16 @@ def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
                     call_id,
                     _naive(moment),
                     _whole(call.get("latencyMs")),
-                    call["model"],
-                    call["purpose"],
-                    call.get("actionType"),
+                    _storable(call["model"]),
+                    _storable(call["purpose"]),
+                    _storable(call.get("actionType")),
                     _storable(call["systemPrompt"]),
                     _storable(call["userPrompt"]),
                     to_json(messages),
                     _storable(call["response"]),
                     _storable(call.get("reasoning")),
-                    call["temperature"],
-                    _whole(call["maxTokens"]),
+                    1.0 if call["temperature"] is None else call["temperature"],
+                    _whole(call["maxTokens"]) or 0,
                     call.get("topP"),
                     _whole(used[0]),
                     _whole(used[1]),
@@ -213,7 +218,7 @@ def _row_id(call_id: str) -> str:
 
 
 def _whole(number: float | None) -> int | None:
-    return None if number is None else round(number)
+    return None if number is None else max(-_LARGEST, min(round(number), _LARGEST))
 
 
 def _storable(text: str | None) -> str | None:

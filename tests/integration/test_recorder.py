@@ -177,6 +177,20 @@ async def test_text_that_postgres_or_utf8_cannot_hold_arrives_as_javascript_woul
     assert recorder.rejected == 0
 
 
+async def test_a_call_that_its_log_cannot_hold_does_not_cost_the_trajectory(database: Database, tmp_path: Path) -> None:
+    async with Recorder(database, tmp_path / "spool") as recorder:
+        trajectory = recorder.start_trajectory("agent-1")
+        step = trajectory.step(BOOKS)
+        step.log_llm_call(LLMCall(model="m\x00", temperature=float("nan"), max_tokens=1e12, latency_ms=-1e15))
+        step.complete_step(BUY)
+        await trajectory.end_trajectory()
+    assert (recorder.delivered, recorder.rejected) == (1, 0)
+    (row,) = await all_rows(database)
+    assert '"maxTokens":1000000000000.0' in row["stepsJson"]
+    [logged] = await database.pool.fetch('SELECT model, temperature, "maxTokens", "latencyMs" FROM llm_call_logs')
+    assert tuple(logged) == ("m\ufffd", 1.0, 2**31 - 1, 1 - 2**31)
+
+
 async def test_a_hundred_agents_write_a_thousand_trajectories_while_postgres_is_away(
     server_folder: Path, tmp_path: Path
 ) -> None:

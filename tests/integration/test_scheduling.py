@@ -94,6 +94,16 @@ async def test_a_period_that_failed_a_moment_ago_is_not_called_a_success(
     assert await _once(database_url, tmp_path) == 0  # skipped, which is over
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--cron", "0 3 31 2 *"), ("--command", "/no/such/program"), ("--notify-url", "my-webhook")]
+)
+def test_a_setting_that_makes_no_sense_is_refused_before_a_period_is_due(
+    flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert schedule_training.main([flag, value, "--home", str(tmp_path)]) == 2
+    assert f"error: {flag}" in capsys.readouterr().err
+
+
 async def test_once_takes_over_from_a_host_that_has_just_died_but_not_from_one_that_lives(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +155,7 @@ async def test_a_webhook_that_fails_is_asked_again_and_one_that_is_gone_is_no_er
     assert await notify(url, {"outcome": "done"})
     assert told == [{"outcome": "done"}]
     assert not await notify("http://127.0.0.1:9/hook", {"outcome": "done"})
+    assert not await notify("http://[no-address", {"outcome": "done"})
 
 
 TRAINING = """

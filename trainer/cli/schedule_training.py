@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import logging
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import asyncpg
 
 from data_bridge.database import Database
 from data_bridge.database_faults import explain, is_transient
+from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.cli.settings import ScheduleSettings
@@ -56,12 +58,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: ScheduleSettings) -> int:
-    check_cron(settings.cron)
+    _check(settings)
     async with database_of(settings, migrate=True) as database:
         periods = Periods(database, settings.job, attempts=settings.period_attempts, retry_after=settings.retry_after)
         if not settings.once:
             return await _run_for_ever(settings, database, periods)
         return await _run_once(settings, database, periods)
+
+
+def _check(settings: ScheduleSettings) -> None:
+    """What would otherwise be found out when the first period is due."""
+    check_cron(settings.cron)
+    if settings.command is not None:
+        words = shlex.split(settings.command)
+        if not words or shutil.which(words[0]) is None:
+            raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be run.")
+    if settings.notify_url is not None and not settings.notify_url.get_secret_value().startswith(
+        ("http://", "https://")
+    ):
+        raise ConfigurationError("--notify-url: write an address that begins with https:// or http://.")
 
 
 async def _run_once(settings: ScheduleSettings, database: Database, periods: Periods) -> int:
@@ -94,6 +109,7 @@ async def _run_for_ever(settings: ScheduleSettings, database: Database, periods:
     started, announced = await periods.now(), None
     while True:
         try:
+            await _train_what_is_due(settings, database, periods, started)
             now = await periods.now()
         except _AWAY as error:
             if not is_transient(error):
@@ -101,20 +117,25 @@ async def _run_for_ever(settings: ScheduleSettings, database: Database, periods:
             logger.warning("the database is away (%s); waiting for it", type(error).__name__)
             await asyncio.sleep(BEAT.total_seconds())
             continue
-        due = period_due(settings.cron, now)
-        waiting = await periods.abandoned()
-        missed = now - due < LONGEST_CATCH_UP and await periods.has_history_before(due)
-        for period in (*waiting, due) if due >= started or missed else waiting:
-            claim = await periods.claim(period)
-            if isinstance(claim, Claim):
-                await _train_claimed(settings, database, periods, claim)
-        now = await periods.now()
         upcoming = next_period(settings.cron, now)
         if upcoming != announced:
             print(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.", flush=True)
             announced = upcoming
         # Short naps against the database's clock: a dead host, a suspended one or a changed clock is noticed at once.
         await asyncio.sleep(min(BEAT.total_seconds(), max(0.05, (upcoming - now).total_seconds())))
+
+
+async def _train_what_is_due(
+    settings: ScheduleSettings, database: Database, periods: Periods, started: datetime
+) -> None:
+    now = await periods.now()
+    due = period_due(settings.cron, now)
+    waiting = await periods.abandoned()
+    missed = now - due < LONGEST_CATCH_UP and await periods.has_history_before(due)
+    for period in (*waiting, due) if due >= started or missed else waiting:
+        claim = await periods.claim(period)
+        if isinstance(claim, Claim):
+            await _train_claimed(settings, database, periods, claim)
 
 
 async def _train_claimed(settings: ScheduleSettings, database: Database, periods: Periods, claim: Claim) -> int:

@@ -54,7 +54,9 @@ class ScheduleSettings(CommonSettings, DatabaseSettings, WindowSettings):
     )
     period_attempts: int = setting(3, "How often a failed period is tried in all.", ge=1)
     retry_after: Duration = setting("10m", "Pause before a failed period is tried again.")
-    notify_url: SecretStr | None = setting(None, "Webhook that is told each period's summary as JSON; never fatal.")
+    notify_url: SecretStr | None = setting(
+        None, "Webhook that is told each period's summary as JSON; never fatal.", flag="--notify-url", metavar="URL"
+    )
 
 
 class ServeSettings(CommonSettings, ModelSettings):

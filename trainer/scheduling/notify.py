@@ -23,7 +23,7 @@ async def notify(url: str, summary: Mapping[str, object], *, timeout: float = 10
                 answer = await client.post(url, json=dict(summary))
                 answer.raise_for_status()
                 return True
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # the last two: not an address
                 fault = redact(str(error) or type(error).__name__)
             if pause is None:
                 break

@@ -84,6 +84,19 @@ async def test_a_group_with_unknowable_profit_is_a_failure_never_a_guess() -> No
     assert result.reason is Reason.NO_PNL
 
 
+@pytest.mark.parametrize("amount", ["NaN", "inf", "-1e400", 1e308, 10**400, "a lot"])
+async def test_a_stake_without_measure_is_no_stake_and_no_crash(amount: object) -> None:
+    odd = agent(1, pnl=50, parameters={"ticker": "ACME", "amount": amount})
+    found = await judged(Group("group", "2026-11-02T10:00", (odd, agent(2, pnl=-50)), make_outcomes()))
+    assert found == {"trajectory-1": 1.0, "trajectory-2": 0.25}
+
+
+async def test_profit_without_measure_is_a_failure_never_a_guess() -> None:
+    result = await OutcomeJudge().judge(make_group(1e308, 0.0))
+    assert isinstance(result, JudgeFailure)
+    assert result.reason is Reason.NO_PNL
+
+
 async def test_it_says_that_it_is_not_an_llm() -> None:
     result = await OutcomeJudge().judge(make_group())
     assert isinstance(result, JudgedGroup)

@@ -128,6 +128,7 @@ def _print_json(
         "judge": identity.judge,
         "rubric": identity.rubric,
         "rubric_version": identity.rubric_version,
+        "is_llm": identity.is_llm,
     }
     summary |= {"certificate": certificate, "calls": calls, "cost_usd": cost}
     print(json.dumps(summary | {"passed": passed, "lines": shown}))
@@ -139,12 +140,14 @@ def _print_table(
     from rich.console import Console
     from rich.table import Table
 
+    from trainer.judge.open import describe
+
     table = Table(title=f"{identity.judge}, rubric {identity.rubric} {identity.rubric_version}", title_justify="left")
     for heading in ("property", "measured", "limit", "result", "what it is"):
         table.add_column(heading)
     for line in lines:
         value = "n/a" if line.value is None else f"{line.value:.3f}"
-        result = "[green]pass[/]" if line.passed else "[red]FAIL[/]"
+        result = "not measured" if line.value is None else "[green]pass[/]" if line.passed else "[red]FAIL[/]"
         table.add_row(line.name, value, f"{'≤' if line.at_most else '≥'} {line.limit:g}", result, line.meaning)
     console = Console()
     console.print(table)
@@ -152,3 +155,5 @@ def _print_table(
     ruling = "Fit to train on." if passed else f"Not fit to train on: {', '.join(failed)}."
     paid = "cost unknown (set JUDGE_PRICE)" if cost is None else f"${cost:.2f}"
     console.print(f"{ruling} {len(material.groups)} groups ({material.name}), {calls} calls, {paid}.")
+    if not identity.is_llm:
+        console.print(describe(identity))

@@ -7,6 +7,7 @@ best, so that a trade that lost is never worse than an action that was invalid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -45,7 +46,7 @@ class Assessment:
 
     @property
     def utility(self) -> float:
-        return self.excess - RISK_AVERSION / 2 * self.at_risk**2
+        return self.excess - RISK_AVERSION / 2 * self.at_risk * self.at_risk
 
 
 @dataclass(slots=True)
@@ -87,7 +88,10 @@ class OutcomeJudge:
 
 
 def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment | None:
-    """None if the agent traded and what it made can be known neither from its books nor from the prices."""
+    """None if the agent traded and what it made can be known neither from its books nor from the prices.
+
+    Nor can it where the books hold figures without measure.
+    """
     decisions = [step for step in trajectory.steps if decides(step)]
     valid = sum(is_valid(step) for step in decisions)
     positions = positions_of(trajectory, outcomes)
@@ -100,11 +104,12 @@ def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment 
         earned = sum((position.share or 0.0) * (position.gain or 0.0) for position in positions)
     staked = sum(position.share for position in positions if position.share is not None)
     size_of_moves = fmean(abs(move) for move in moves) if moves else 0.0
-    return Assessment(
+    assessment = Assessment(
         valid_share=valid / len(decisions) if decisions else 0.0,
         excess=earned - market,
         at_risk=staked * size_of_moves,
     )
+    return assessment if math.isfinite(assessment.utility / RESOLUTION) else None
 
 
 def scores(assessed: Sequence[Assessment]) -> list[float]:

@@ -22,6 +22,7 @@ _SIDE = ("side", "direction", "outcome", "prediction", "position")
 _AMOUNT = ("amount", "value", "usd", "cost", "collateral", "size")
 _PERCENT = ("percent", "percentage", "sizePercent", "size_percent")
 _SHARE = ("fraction", "share")
+_LARGEST = 1e15  # beyond it, as with NaN, a figure of an agent's means nothing
 _PRICE = ("price", "executionPrice", "entryPrice", "avgPrice", "fillPrice")
 
 
@@ -130,6 +131,6 @@ def _number(values: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
                 value = float(value.strip().rstrip("%"))
             except ValueError:
                 continue
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST:
             return abs(float(value))
     return None

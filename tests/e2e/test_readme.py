@@ -36,6 +36,9 @@ REFUSED_IS_FINE = {"scripts/train_mmo.py --max-cost 5"}
 """A tiny random model may learn nothing in a step or two; the gate then says so."""
 
 
+KEY = "sk-readme-0123456789"
+
+
 @dataclass(slots=True)
 class Desk:
     """Where the README's reader sits."""
@@ -91,7 +94,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
                 "HINDSIGHT_PORT": "0",
                 "JUDGE_MODEL": "honest",
                 "JUDGE_BASE_URL": judge.base_url,
-                "JUDGE_API_KEY": "sk-readme-0123456789",
+                "JUDGE_API_KEY": KEY,
                 "JUDGE_PRICE": "0.25/2",
                 "BROWSER": "true",
                 "OMP_NUM_THREADS": "1",
@@ -129,7 +132,11 @@ def test_every_command_of_the_readme_works(desk: Desk) -> None:
         allowed = (0, 5) if f"{script} {rest}" in REFUSED_IS_FINE else (0,)
         assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
-        assert "sk-readme-0123456789" not in done.stdout + done.stderr
+        assert KEY not in done.stdout + done.stderr
+    left = [path for path in desk.home.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".html" for path in left)
+    for path in left:  # reports, run folders, checkpoints, and the database with all its rows
+        assert KEY.encode() not in path.read_bytes(), path
 
 
 def test_the_program_of_the_readme_records_an_agents_hour(desk: Desk, database_url: str) -> None:

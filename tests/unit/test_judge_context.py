@@ -202,6 +202,15 @@ def test_escaped_text_reads_as_the_cleaned_text_and_has_no_structure(text: str) 
 # How long it is
 
 
+def test_what_is_nested_without_end_is_cut_off_and_crashes_nothing() -> None:
+    nested: list[Any] = []
+    for _ in range(5_000):
+        nested = [nested]
+    shown = encode({"with": nested, "action": "BUY"})
+    assert "nested too deeply" in shown
+    assert json.loads(shown)["action"] == "BUY"
+
+
 @given(st.lists(st.integers(0, 5_000), max_size=30), st.integers(0, 50_000))
 def test_the_water_level_fills_the_room_and_no_more(sizes: list[int], room: int) -> None:
     try:

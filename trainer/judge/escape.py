@@ -25,6 +25,7 @@ _BLANK_LINES = re.compile(r" ?\n[ \n]*")
 _STRUCTURE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "`": "\\u0060"}
 _TEMPLATE_BRACKET = re.compile(r"\[(?=/?[A-Z_]{3,}\])")
 
+_DEEPEST = 50  # levels of nesting: no decision needs more, and what an agent chose must not exhaust the stack
 _DIGITS = 6  # of a number, so that 0.1 + 0.2 costs no seventeen characters
 
 
@@ -57,7 +58,7 @@ def _is_clean(text: str) -> bool:
     return flat.isascii() and flat.isprintable() and "  " not in flat
 
 
-def _cleaned(value: Any) -> Any:
+def _cleaned(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, bool) or value is None or isinstance(value, int):
@@ -67,8 +68,10 @@ def _cleaned(value: Any) -> Any:
             return None
         rounded = float(f"{value:.{_DIGITS}g}") if abs(value) < 10**_DIGITS else round(value, 2)
         return int(rounded) if rounded.is_integer() else rounded
+    if depth == _DEEPEST and isinstance(value, (dict, list, tuple)):
+        return "nested too deeply"
     if isinstance(value, dict):
-        return {clean(str(key)): _cleaned(part) for key, part in value.items()}
+        return {clean(str(key)): _cleaned(part, depth + 1) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_cleaned(part) for part in value]
+        return [_cleaned(part, depth + 1) for part in value]
     return clean(str(value))

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError
+from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, InternalServerError, NotFoundError
 
 from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
@@ -204,6 +204,18 @@ async def test_a_malformed_request_is_an_openai_error(
         with pytest.raises(kind) as caught:
             await openai.chat.completions.create(**request)
         assert "error" in json.loads(caught.value.response.text)
+
+
+async def test_a_checkpoint_that_cannot_be_loaded_is_the_servers_fault(tiny: Path, tmp_path: Path) -> None:
+    def write(directory: Path) -> None:
+        (directory / "adapter_config.json").write_text("{}")
+
+    store_of(tmp_path, "hindsight").save(StoredStep(1, "batch-1", 1, str(tiny)), write)
+    async with served(tiny, tmp_path) as url, client(url) as openai:
+        with pytest.raises(InternalServerError) as caught:
+            await openai.chat.completions.create(model="hindsight@step1", messages=ASK, max_tokens=1)
+        assert "error" in json.loads(caught.value.response.text)
+        await openai.chat.completions.create(model="hindsight", messages=ASK, max_tokens=1)
 
 
 _scalar = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from trainer.inference.engine import _Request
 
 
+class PromptTooLong(BackendError, ValueError):
+    """The request's fault, not the model's."""
+
+
 class EngineLoop:
     """Everything that touches the model, for the one thread that owns it."""
 
@@ -103,7 +107,7 @@ class EngineLoop:
     def _replies(self, request: _Request) -> list[Reply]:
         prompt = prompt_tokens(self._tokenizer, request.messages)
         if len(prompt) + request.most_tokens > self._model.context:
-            raise BackendError(
+            raise PromptTooLong(
                 f"The prompt has {len(prompt)} tokens and the model's context is {self._model.context}: "
                 "shorten the prompt or --max-tokens."
             )

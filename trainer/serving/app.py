@@ -147,7 +147,7 @@ async def _events(model: StreamingModel, asked: ChatCompletionRequest, load: Loa
             for chunk in chunks.ending(answering.result()):
                 yield _event(chunk)
     except HindsightError as error:
-        yield _event(RequestError(400, redact(str(error))).body())
+        yield _event(_told(error).body())
     finally:
         answering.cancel()
     yield "data: [DONE]\n\n"
@@ -186,9 +186,16 @@ def _request_error(request: Request, error: Exception) -> Response:
 
 
 def _model_error(request: Request, error: Exception) -> Response:
+    told = _told(error)
+    return JSONResponse(told.body(), status_code=told.status)
+
+
+def _told(error: Exception) -> RequestError:
     """The model could not answer this request: too long a prompt is the client's to mend, the rest is ours."""
-    body = RequestError(400, redact(str(error))).body()
-    return JSONResponse(body, status_code=400)
+    if isinstance(error, ValueError):
+        return RequestError(400, redact(str(error)))
+    logger.error("a request failed: %s", redact(str(error)))
+    return RequestError(500, redact(str(error)), kind="server_error")
 
 
 def _http_error(request: Request, error: Exception) -> Response:

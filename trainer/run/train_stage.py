@@ -164,8 +164,15 @@ class TrainStage:
         if crossed is not None:
             raise BackendError(
                 f"Step {progress.step} crossed --stop-on {crossed} ({crossed.metric} is {plain[crossed.metric]:.4g}): "
-                "the run is collapsing and was stopped; earlier checkpoints are kept, try a lower --learning-rate."
+                f"the run is collapsing and was stopped; {self._way_back(progress.step)} with a lower --learning-rate."
             )
+
+    def _way_back(self, step: int) -> str:
+        """Training goes on from the newest checkpoint; how to make it go on from an earlier one."""
+        location = self._backend.checkpoint(step).location
+        if "://" in location:
+            return "begin again under another --model,"
+        return f"delete {location} to go on from the step before it,"
 
 
 def _sentence(metrics: dict[str, float]) -> str:

@@ -183,11 +183,12 @@ def says(text: str) -> Behaviour:
     return lambda _: completion(text)
 
 
-def without_usage() -> Behaviour:
+def with_usage(usage: Any, *, saying: str = "") -> Behaviour:
+    """Judges honestly, with ``saying`` before the scores, and says this of the tokens it used."""
+
     def behave(request: Request) -> Response:
-        body = dict(scored(by_profit(request)).body)
-        del body["usage"]
-        return Response(body=body)
+        scores = json.dumps({"scores": entries(by_profit(request))})
+        return completion(f"{saying}{scores}", usage=usage)
 
     return behave
 

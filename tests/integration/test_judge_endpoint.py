@@ -219,10 +219,13 @@ async def test_a_timeout_is_billed_at_our_estimate_since_the_endpoint_may_bill_i
     assert result.cost_usd > (1000 * 1 + 100 * 10) / 1e6
 
 
-async def test_tokens_are_estimated_when_the_endpoint_does_not_tell() -> None:
-    with JudgeServer(otherwise=fake.without_usage()) as server:
+@pytest.mark.parametrize(
+    "usage", [None, {}, [1, 2], "many", {"prompt_tokens": "9", "completion_tokens": 9}, {"prompt_tokens": -9}]
+)
+async def test_tokens_are_estimated_when_the_endpoint_does_not_tell(usage: Any) -> None:
+    with JudgeServer(otherwise=fake.with_usage(usage, saying="half an emoji: \ud83d ")) as server:
         async with judge_at(server) as judge:
-            await judge.judge(make_group())
+            assert scores(await judge.judge(make_group())) == EXPECTED
             assert isinstance(judge.store, MemoryVerdicts)
             (_, call), *_ = judge.store.calls
     assert call.tokens_estimated

@@ -180,6 +180,7 @@ def test_backoff_doubles_up_to_its_longest_and_the_endpoints_wish_comes_first() 
         assert most / 2 <= rule.delay(failures, None, chance) <= most
     assert rule.delay(1, 3.5, chance) == 3.5
     assert rule.delay(1, 3_600.0, chance) == 8.0
+    assert rule.delay(1, float("nan"), chance) <= 1.0
 
 
 def test_retry_after_is_understood_in_all_its_forms() -> None:

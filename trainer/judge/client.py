@@ -192,18 +192,27 @@ def _answer(body: str, prompt: Prompt, latency_ms: float) -> Answer:
         text = message.get("content") or ""
         if not isinstance(text, str):
             raise TypeError("content is no text")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CallFailed(CallResult.FAILED, "the answer was no chat completion") from error
     fault = None
     if message.get("refusal") or choice.get("finish_reason") == "content_filter":
         fault = "it was a refusal"
     elif choice.get("finish_reason") == "length":
         fault = "it was cut off; keep every explanation to one short sentence"
-    used = reply.get("usage") or {}
-    asked, answered = used.get("prompt_tokens"), used.get("completion_tokens")
-    if isinstance(asked, int) and isinstance(answered, int):
-        return Answer(text, fault, asked, answered, False, latency_ms)
-    return Answer(text, fault, count_tokens(prompt.system + prompt.user), count_tokens(text), True, latency_ms)
+    told = _usage(reply.get("usage"))
+    asked, answered = told or (count_tokens(prompt.system + prompt.user), count_tokens(text))
+    return Answer(text, fault, asked, answered, told is None, latency_ms)
+
+
+def _usage(used: Any) -> tuple[int, int] | None:
+    """Tokens of the prompt and of the reply as the endpoint counts them; None if it does not, or makes no sense."""
+    if not isinstance(used, dict):
+        return None
+    counted = used.get("prompt_tokens"), used.get("completion_tokens")
+    match counted:
+        case (int(asked), int(answered)) if asked >= 0 and answered >= 0:
+            return asked, answered
+    return None
 
 
 def _message(error: APIStatusError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ class Retry:
 
     def delay(self, failures: int, retry_after: float | None, chance: random.Random) -> float:
         """Seconds to wait after the ``failures``-th failure of one call."""
-        if retry_after is not None:
+        if retry_after is not None and not math.isnan(retry_after):
             return min(max(retry_after, 0.0), self.longest_delay)
         most = min(self.first_delay * 2.0 ** (failures - 1), self.longest_delay)
         return most * chance.uniform(0.5, 1.0)

@@ -10,4 +10,4 @@ BYTES_PER_TOKEN = 3
 
 
 def count_tokens(text: str) -> int:
-    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+    return -(-len(text.encode(errors="replace")) // BYTES_PER_TOKEN)  # a reply may hold half of a surrogate pair

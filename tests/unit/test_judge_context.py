@@ -19,7 +19,7 @@ from trainer.judge.context import OverContext, fit, orders, prompt, shorten, wat
 from trainer.judge.escape import clean, encode
 from trainer.judge.rubric import load_rubric, parse_rubric
 from trainer.judge.tokens import count_tokens
-from trainer.judge.view import view_of
+from trainer.judge.view import NEWS_SHOWN, view_of
 from trainer.types import Group, JudgeIdentity
 
 RUBRIC = load_rubric("trading")
@@ -59,6 +59,15 @@ def test_the_ground_truth_is_told_once_and_marked_as_unknown_to_the_agents() -> 
     ]
     assert truth["predictions"][0]["resolved"] == "YES"
     assert text.count("ACME wins a large order") == 1
+
+
+def test_of_many_headlines_the_first_are_told_and_how_many_more_there_were() -> None:
+    news = tuple(NewsEvent(f"headline {number}") for number in range(NEWS_SHOWN + 3))
+    outcomes = MarketOutcomes(stocks=(StockOutcome("ACME", 100.0, 110.0, 10.0, news=news),))
+    truth = json.loads(view_of(replace(make_group(), outcomes=outcomes)).ground_truth)
+    [stock] = truth["stocks"]
+    assert [event["headline"] for event in stock["news"]] == [event.headline for event in news[:NEWS_SHOWN]]
+    assert stock["headlines_left_out"] == 3
 
 
 def test_what_the_game_knew_is_told_as_ground_truth() -> None:

@@ -59,7 +59,6 @@ class GroupView:
 
     group: Group
     ground_truth: str
-    news_left_out: int
     trajectories: tuple[TrajectoryView, ...]
 
     def key(self, identity: JudgeIdentity, purpose: str = "") -> str:
@@ -73,8 +72,7 @@ class GroupView:
 def view_of(group: Group) -> GroupView:
     views = [_trajectory_view(trajectory, group.outcomes) for trajectory in group.trajectories]
     views.sort(key=lambda view: (view.digest, view.trajectory.trajectory_id))
-    truth, left_out = _ground_truth(group)
-    return GroupView(group=group, ground_truth=encode(truth), news_left_out=left_out, trajectories=tuple(views))
+    return GroupView(group=group, ground_truth=encode(_ground_truth(group)), trajectories=tuple(views))
 
 
 def decision_call(step: Step) -> LLMCall | None:
@@ -152,7 +150,7 @@ def _text_of(message: ChatMessage) -> str:
     return "\n".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in parts)
 
 
-def _ground_truth(group: Group) -> tuple[dict[str, Any], int]:
+def _ground_truth(group: Group) -> dict[str, Any]:
     outcomes = group.outcomes
     truth: dict[str, Any] = {
         "window": group.window_id,
@@ -170,8 +168,7 @@ def _ground_truth(group: Group) -> tuple[dict[str, Any], int]:
     known = _game_knowledge(group.trajectories)
     if known:
         truth["game_knowledge"] = known
-    left_out = sum(max(0, len(stock.news) - NEWS_SHOWN) for stock in outcomes.stocks)
-    return {name: part for name, part in truth.items() if part}, left_out
+    return {name: part for name, part in truth.items() if part}
 
 
 def _stock(stock: StockOutcome) -> dict[str, Any]:
@@ -186,6 +183,8 @@ def _stock(stock: StockOutcome) -> dict[str, Any]:
             {"at": event.timestamp.strftime("%H:%M") if event.timestamp else None, "headline": event.headline}
             for event in stock.news[:NEWS_SHOWN]
         ]
+    if len(stock.news) > NEWS_SHOWN:
+        shown["headlines_left_out"] = len(stock.news) - NEWS_SHOWN
     return shown
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import SecretStr, model_validator
+from pydantic import SecretStr, field_validator, model_validator
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Rules
@@ -58,6 +58,15 @@ class WindowSettings(Section):
     )
     min_windows: int = setting(3, "Fewest usable windows that are worth a training run.", ge=1)
     allow_partial_outcomes: bool = setting(False, "Also use windows of which only some outcomes are known.")
+
+    @field_validator("until")
+    @classmethod
+    def _until_is_a_moment(cls, value: str | None) -> str | None:
+        try:
+            moment_of(value)
+        except ConfigurationError:
+            raise ValueError("write a moment as 2026-11-02T12:00 in UTC") from None
+        return value
 
 
 class GroupSettings(Section):
@@ -121,7 +130,11 @@ class JudgeSettings(Section):
 class ModelSettings(Section):
     """Model and backend."""
 
-    model: str = setting("hindsight", "Name of the trained model: its checkpoints, lock and lineage.")
+    model: str = setting(
+        "hindsight",
+        "Name of the trained model: its checkpoints, lock and lineage.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+    )
     base_model: str = setting(
         "smollm2-135m-instruct",
         "The model to train: the embedded one, a local directory, or a hub name; unset, local and serverless "

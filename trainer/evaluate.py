@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from data_bridge.database import Database
-from data_bridge.errors import NotEnoughData
+from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import CheckedWindow, check
 from data_bridge.window_ids import is_held_out
@@ -42,6 +42,8 @@ def judged_by(settings: TrainSettings | EvaluateSettings) -> JudgeSettings:
         return settings
     if choice == "outcome":
         return settings.model_copy(update={"judge": "outcome"})
+    if not (model or settings.judge_model):
+        raise ConfigurationError("--eval-judge llm needs EVAL_JUDGE_MODEL: name the model that judges the evaluation.")
     changed: dict[str, object] = {"judge": "llm", "judge_model": model or settings.judge_model}
     if settings.eval_judge_base_url is not None:
         changed["judge_base_url"] = settings.eval_judge_base_url

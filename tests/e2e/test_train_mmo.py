@@ -238,6 +238,7 @@ async def test_a_model_directory_without_a_tokenizer_is_one_sentence(
         (("--stop-on", "entropy"), "--stop-on"),
         (("--select", "best 3"), "--select"),
         (("--judge", "llm"), "JUDGE_MODEL"),
+        (("--eval-judge", "llm"), "EVAL_JUDGE_MODEL"),
         (("--grouping", "random"), "--grouping"),
     ],
 )

@@ -46,6 +46,8 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ([], {"HINDSIGHT_MAX_DROPOUT": "1.5"}, "HINDSIGHT_MAX_DROPOUT"),
         ([], {"HINDSIGHT_MAX_DROPUOT": "0.5"}, "HINDSIGHT_MAX_DROPUOT"),
         (["--judge", "llm"], {}, "JUDGE_MODEL"),
+        (["--until", "tomorrow"], {}, "--until: write a moment as"),
+        (["--model", "../elsewhere"], {}, "--model"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_that_names_it(argv: list[str], environ: dict[str, str], named: str) -> None:

@@ -27,11 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: EvaluateSettings) -> int:
+    from trainer.evaluate import judged_by
     from trainer.evaluation.gate import rule
     from trainer.evaluation.store import keep_ruling
+    from trainer.judge.open import refuse_unusable
     from trainer.promotion.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name
     from trainer.promotion.release import evaluate, incumbent_of
 
+    refuse_unusable(judged_by(settings))
     async with database_of(settings, migrate=True) as database:
         if settings.candidate is None:
             candidate = await newest_checkpoint(database, settings.model)

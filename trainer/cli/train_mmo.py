@@ -67,6 +67,7 @@ async def work(settings: TrainSettings) -> int:
 
 def _check_settings(settings: TrainSettings) -> None:
     """What can be refused before anything is opened."""
+    from trainer.evaluate import judged_by
     from trainer.judge.open import refuse_unusable
     from trainer.run.thresholds import parse_thresholds
     from trainer.selection import parse_rule
@@ -74,6 +75,7 @@ def _check_settings(settings: TrainSettings) -> None:
     parse_rule(settings.select)
     parse_thresholds(settings.stop_on)
     refuse_unusable(settings)
+    refuse_unusable(judged_by(settings))  # not after the training has been paid for
 
 
 async def _heed_certificate(settings: TrainSettings, database: Database, view: View) -> None:

@@ -202,7 +202,8 @@ def _show(settings: PromoteSettings, promotion: Promotion) -> None:
     }
     print(said.get(promotion.state.value, f"{name} is {promotion.state.value}."))
     print(f"Reason: {promotion.outcome or promotion.reason}")
-    print(f"Base URL: {promotion.base_url}\nModel:    {promotion.served_model}")
+    if promotion.state.value in ("serving", "canary"):
+        print(f"Base URL: {promotion.base_url}\nModel:    {promotion.served_model}")
 
 
 def _print_json(value: Any) -> None:

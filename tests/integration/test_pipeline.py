@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from trainer.judge.open import open_judge
 from trainer.ledger import Ledger
 from trainer.records.model_lock import hold
 from trainer.run import training_run
+from trainer.run.log_training import plan_log, train_on_log
 from trainer.run.progress import Silent
 from trainer.run.run_plan import PlannedWindow, RunPlan, make_plan
 from trainer.run.session import Session, fingerprint
@@ -192,6 +193,31 @@ async def test_a_stop_finishes_the_step_and_the_next_start_goes_on(
     assert run.is_taken_up
     assert await world.used() == dict.fromkeys(rows, 1)
     assert len(again.trained) == 2
+
+
+async def test_a_run_killed_while_its_checkpoint_is_evaluated_is_taken_up_to_evaluate_it(
+    world: World, rows: set[str], tmp_path: Path
+) -> None:
+    settings = world.settings()
+
+    async def start(then: Callable[[TrainingRun], Awaitable[bool]]) -> bool:
+        async with world.session(settings, FakeBackend(tmp_path)) as session:
+            plan = await plan_log(settings, world.database, world.ledger)
+            return (await train_on_log(session, plan, then))[1]
+
+    async def stopped(run: TrainingRun) -> bool:
+        assert run.progress.steps == 3
+        raise Interrupted("Stopped while it was evaluated.")
+
+    async def evaluated(run: TrainingRun) -> bool:
+        assert run.progress.steps == 0
+        return run.is_taken_up
+
+    with pytest.raises(Interrupted):
+        await start(stopped)
+    assert await start(evaluated)
+    assert await world.used() == dict.fromkeys(rows, 1)
+    assert await world.database.pool.fetchval("SELECT state FROM hindsight.runs") == "done"
 
 
 async def test_a_half_trained_window_is_finished_with_the_groups_it_began_with(world: World, tmp_path: Path) -> None:

@@ -142,18 +142,22 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
                         plan = None  # there is more, or less, to train than was seen
                 session = Session(settings, database, ledger, lock, backend, choice.base_model, view, stop)
                 before = backend.checkpoint(await backend.current_step())
+
+                async def evaluated(run: TrainingRun) -> AfterTraining:
+                    return await unless_stopped(
+                        after_training(session, run, before),
+                        stop,
+                        f"Stopped while {settings.model}@step{run.progress.step} was evaluated; it is trained and "
+                        f"kept, and {'scripts/evaluate.py' if simulated else 'the same command'} evaluates it.",
+                    )
+
                 if simulated:
                     run = await train_in_closed_loop(session)
+                    result = await evaluated(run)
                 else:
                     plan = plan or await plan_log(settings, database, ledger)
                     _say_plan(session, plan)
-                    run = await train_on_log(session, plan)
-                result = await unless_stopped(
-                    after_training(session, run, before),
-                    stop,
-                    f"Stopped while {settings.model}@step{run.progress.step} was evaluated; it is trained and kept, "
-                    "and scripts/evaluate.py evaluates it.",
-                )
+                    run, result = await train_on_log(session, plan, evaluated)
     _show_run(settings, run, result)
     if result.refusal is not None:
         raise result.refusal

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
@@ -13,6 +15,8 @@ from trainer.run.outlook import Outlook, check_ready, look_ahead
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.world.present import clock
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,14 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
     return LogPlan(reader, outlook, unfinished)
 
 
-async def train_on_log(session: Session, plan: LogPlan) -> TrainingRun:
-    """Train what ``plan`` says, and end the run."""
+async def train_on_log(
+    session: Session, plan: LogPlan, then: Callable[[TrainingRun], Awaitable[T]]
+) -> tuple[TrainingRun, T]:
+    """Train what ``plan`` says, do what is to be done ``then``, and end the run; the run and what came of it.
+
+    The run ends after that and not before: one that is killed while its checkpoint is evaluated is taken up, though
+    there is nothing left to train.
+    """
     unfinished = plan.unfinished.run_id if plan.unfinished else None
     async with open_run(session, plan.outlook.plan, unfinished) as run:
         run.folder.write("plan.json", summary_of(plan.outlook))
@@ -55,7 +65,8 @@ async def train_on_log(session: Session, plan: LogPlan) -> TrainingRun:
                 "`--no-resume` begins a new run with the windows that there are."
             )
         await run.train(plan.reader, plan.outlook.windows, plan.outlook.refs)
-    return run
+        came_of_it = await then(run)
+    return run, came_of_it
 
 
 def summary_of(outlook: Outlook) -> dict[str, object]:

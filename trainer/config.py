@@ -223,6 +223,12 @@ class MarketSettings(Section):
 class WorldSettings(MarketSettings):
     """Simulated market (used when there is no DATABASE_URL)."""
 
+    # Measured: without answers of both directions on purpose, one seed of two never learnt the direction of the news.
+    explore: Literal["temperature", "answers"] = setting(
+        "answers",
+        "How agents with a model explore: at temperature 1 if theirs is lower, or by taking any answer offered.",
+    )
+
     world_seed: int = setting(7, "Seed of the simulated market.")
 
 

@@ -212,13 +212,16 @@ def _parser(cls: type[Section], prog: str, description: str, epilog: str) -> _Pa
         for name, field in cls.model_fields.items()
         if not _has_flag(field)
     }
+    placed: set[str] = set()
     for section in cls.__mro__:
         own = inspect.get_annotations(section)
         if not issubclass(section, Section) or section is Section or not own:
             continue
         group = parser.add_argument_group(_title(section))
         for name in own:
-            _add_argument(group, name, cls.model_fields[name])
+            if name not in placed:  # a section that overrides another's default shows the setting once, as its own
+                placed.add(name)
+                _add_argument(group, name, cls.model_fields[name])
     return parser
 
 

@@ -71,11 +71,14 @@ async def _serve(
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.remove_signal_handler(number)
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """Said when it is true: requests are answered and signals are heard from here on."""
+            await super().startup(sockets)
+            print(f"Serving {checkpoints.served_name} as {settings.model!r} at http://{host}:{port}/v1", flush=True)
+
     app = make_app(checkpoints, key=key, most_waiting=settings.most_waiting)
-    server = Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30))
     host, port = listening.getsockname()[:2]
-    print(f"Serving {checkpoints.served_name} as {settings.model!r} at http://{host}:{port}/v1", flush=True)
-    await server.serve(sockets=[listening])
+    await Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)).serve(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

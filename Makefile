@@ -9,8 +9,8 @@ STAMP  := $(VENV)/.installed
 train: setup            ## the whole loop on the embedded defaults: Postgres, simulated market, offline judge, CPU model
 	$(PY) scripts/train_mmo.py
 
-train-long: setup       ## two simulated weeks of full days (under an hour); docs/learning.md has its curves
-	$(PY) scripts/train_mmo.py --home .hindsight-long --iterations 14 --windows-per-iteration 24 --groups-per-step 12
+train-long: setup       ## ten simulated days instead of seven (about eight minutes); docs/learning.md has its curves
+	$(PY) scripts/train_mmo.py --home .hindsight-long --iterations 10
 
 test: lint types        ## lint, types and every test
 	$(PY) -m pytest -n 2

@@ -97,9 +97,11 @@ async def measure(base_url: str, database: Database, numbers: range, in_flight: 
         judge_timeout=timedelta(seconds=30),
     )
 
+    made = [make_group(number) for number in numbers]  # inventing them is not the judge's work
+
     async def groups() -> AsyncIterator[Group]:
-        for number in numbers:
-            yield make_group(number)
+        for group in made:
+            yield group
 
     async with open_judge(settings, database, "benchmark") as judge:
         wall, cpu = time.perf_counter(), time.process_time()

@@ -107,8 +107,24 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+_CANCEL_AGAIN_AFTER = 10.0
+"""Seconds: long enough for closing what is open, short enough for a person at the keyboard."""
+
+
 async def _awaited(work: Awaitable[int]) -> int:
-    return await work
+    """The result of ``work``. Being interrupted is said again if it got lost.
+
+    ``asyncio.wait_for`` of Python 3.11, which the database driver uses, forgets a cancellation that comes at the
+    moment when what it waits for is done; a command that works for ever would then never end.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_AGAIN_AFTER)
+    return task.result()
 
 
 def _fail(error: BaseException, exit_code: int, debug: bool) -> int:

@@ -5,13 +5,11 @@ Which one answers is in the request's ``model``; each is a function from what th
 
 from __future__ import annotations
 
-import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
+from tests.fakes.chat_endpoint import ChatEndpoint, completion
 from trainer.world.headlines import direction_of
 
 Answers = Callable[[str], str]
@@ -33,45 +31,20 @@ def babbles(seen: str) -> str:
     return "It depends."
 
 
-class CheckpointServer:
+class CheckpointServer(ChatEndpoint):
     """``with CheckpointServer({":step2": follows_the_news}) as server``: a checkpoint is known by how its name ends."""
 
     def __init__(self, checkpoints: Mapping[str, Answers]) -> None:
         self.asked: Counter[str] = Counter()
-        server = self
+        self._checkpoints = checkpoints
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                server.asked[body["model"]] += 1
-                answer = next(answers for end, answers in checkpoints.items() if body["model"].endswith(end))
-                text = answer(body["messages"][-1]["content"])
-                choices: list[dict[str, Any]] = [
-                    {"index": n, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-                    for n in range(body.get("n") or 1)
-                ]
-                reply = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
-                data = json.dumps(reply | {"choices": choices}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None:
-                """Tests are quiet."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.base_url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+    def answer(self, body: dict[str, Any], headers: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        self.asked[body["model"]] += 1
+        answers = next(answers for end, answers in self._checkpoints.items() if body["model"].endswith(end))
+        text = answers(body["messages"][-1]["content"])
+        choices: list[dict[str, Any]] = [
+            {"index": n, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+            for n in range(body.get("n") or 1)
+        ]
+        return 200, completion(body["model"], choices)

@@ -318,12 +318,13 @@ class JudgeServer:
 
     async def _answered(self, request: Request) -> Response:
         self.requests.append(request)
+        received = self._loop.time()
         behaviour = self.script.pop(0) if self.script else self.otherwise
         response = behaviour(request)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
-            await asyncio.sleep(response.delay)
+            await asyncio.sleep(received + response.delay - self._loop.time())
         finally:
             self._at_once -= 1
         return response

@@ -46,16 +46,23 @@ DELETE FROM hindsight.verdict_claims AS c USING unnest($1::text[], $2::int[]) AS
  WHERE c.verdict_key = w.k AND c.order_number = w.n AND c.holder = $3
 """
 _RELEASE_ALL = "DELETE FROM hindsight.verdict_claims WHERE holder = $1"
-_STORE = """
-INSERT INTO hindsight.verdicts (verdict_key, order_number, judge, is_llm, rubric, rubric_version, prompt_version,
-       prompt_hash, run_id, window_id, group_id, scores, prompt_tokens, completion_tokens, cost_usd, characters_cut)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
-    ON CONFLICT (verdict_key, order_number) DO NOTHING
+_VERDICT = """verdict_key, order_number, judge, is_llm, rubric, rubric_version, prompt_version, prompt_hash, run_id,
+       window_id, group_id, scores, prompt_tokens, completion_tokens, cost_usd, characters_cut"""
+_CALL = """run_id, verdict_key, order_number, window_id, group_id, judge, prompt_hash, result, fault, prompt_tokens,
+       completion_tokens, tokens_estimated, cost_usd, latency_ms"""
+_RECORD_CALLS = f"""
+INSERT INTO hindsight.judge_calls ({_CALL})
+SELECT {_CALL} FROM jsonb_populate_recordset(NULL::hindsight.judge_calls, $1)
 """
-_RECORD_CALL = """
-INSERT INTO hindsight.judge_calls (run_id, verdict_key, order_number, window_id, group_id, judge, prompt_hash, result,
-       fault, prompt_tokens, completion_tokens, tokens_estimated, cost_usd, latency_ms)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+# One statement, so that it is one round trip and needs no transaction around it.
+_STORE = f"""
+WITH recorded AS ({_RECORD_CALLS}), stored AS (
+INSERT INTO hindsight.verdicts ({_VERDICT})
+SELECT {_VERDICT} FROM jsonb_populate_recordset(NULL::hindsight.verdicts, $2)
+    ON CONFLICT (verdict_key, order_number) DO NOTHING
+)
+DELETE FROM hindsight.verdict_claims AS c USING jsonb_populate_recordset(NULL::hindsight.verdict_claims, $2) AS w
+ WHERE c.verdict_key = w.verdict_key AND c.order_number = w.order_number AND c.holder = $3
 """
 
 Answered = tuple[Question, Judgement, Call | None]
@@ -166,19 +173,15 @@ class PostgresVerdicts:
     async def _store_all(self, answered: list[Answered]) -> list[None]:
         """Verdicts are there with their calls and without their claims, or none of this has happened."""
         answered = sorted(answered, key=lambda item: (item[0].verdict_key, item[0].order_number))
-        verdicts = [self._verdict_values(question, judgement) for question, judgement, _ in answered]
-        calls = [self._call_values(question, call) for question, _, call in answered if call is not None]
+        verdicts = [self._verdict_row(question, judgement) for question, judgement, _ in answered]
+        calls = [self._call_row(question, call) for question, _, call in answered if call is not None]
         names = [(question.verdict_key, question.order_number) for question, _, _ in answered]
-        async with self._pool.acquire() as connection, connection.transaction():
-            await connection.executemany(_STORE, verdicts)
-            if calls:
-                await connection.executemany(_RECORD_CALL, calls)
-                await connection.execute(_RELEASE, [key for key, _ in names], [n for _, n in names], self._holder)
+        await self._pool.execute(_STORE, json.dumps(calls), json.dumps(verdicts), self._holder)
         self._held.difference_update(names)
         return [None] * len(answered)
 
     async def record_call(self, question: Question, call: Call) -> None:
-        await self._pool.execute(_RECORD_CALL, *self._call_values(question, call))
+        await self._pool.execute(_RECORD_CALLS, json.dumps([self._call_row(question, call)]))
 
     async def spent(self) -> float:
         asked = "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls WHERE run_id = $1"
@@ -203,44 +206,42 @@ class PostgresVerdicts:
             await requests.finish()
         await self._pool.execute(_RELEASE_ALL, self._holder)
 
-    def _verdict_values(self, question: Question, judgement: Judgement) -> tuple[object, ...]:
-        identity, group = question.identity, question.group
-        return (
-            question.verdict_key,
-            question.order_number,
-            identity.judge,
-            identity.is_llm,
-            identity.rubric,
-            identity.rubric_version,
-            identity.prompt_version,
-            judgement.prompt_hash,
-            self._run_id,
-            group.window_id,
-            group.group_id,
-            json.dumps([scored.as_json() for scored in judgement.scores]),
-            judgement.prompt_tokens,
-            judgement.completion_tokens,
-            judgement.cost_usd,
-            judgement.characters_cut,
-        )
+    def _verdict_row(self, question: Question, judgement: Judgement) -> dict[str, object]:
+        identity = question.identity
+        return self._question_row(question) | {
+            "is_llm": identity.is_llm,
+            "rubric": identity.rubric,
+            "rubric_version": identity.rubric_version,
+            "prompt_version": identity.prompt_version,
+            "prompt_hash": judgement.prompt_hash,
+            "scores": [scored.as_json() for scored in judgement.scores],
+            "prompt_tokens": judgement.prompt_tokens,
+            "completion_tokens": judgement.completion_tokens,
+            "cost_usd": judgement.cost_usd,
+            "characters_cut": judgement.characters_cut,
+        }
 
-    def _call_values(self, question: Question, call: Call) -> tuple[object, ...]:
-        return (
-            self._run_id,
-            question.verdict_key,
-            question.order_number,
-            question.group.window_id,
-            question.group.group_id,
-            question.identity.judge,
-            call.prompt_hash,
-            call.result.value,
-            call.fault,
-            call.prompt_tokens,
-            call.completion_tokens,
-            call.tokens_estimated,
-            call.cost_usd,
-            call.latency_ms,
-        )
+    def _call_row(self, question: Question, call: Call) -> dict[str, object]:
+        return self._question_row(question) | {
+            "prompt_hash": call.prompt_hash,
+            "result": call.result.value,
+            "fault": call.fault,
+            "prompt_tokens": call.prompt_tokens,
+            "completion_tokens": call.completion_tokens,
+            "tokens_estimated": call.tokens_estimated,
+            "cost_usd": call.cost_usd,
+            "latency_ms": call.latency_ms,
+        }
+
+    def _question_row(self, question: Question) -> dict[str, object]:
+        return {
+            "verdict_key": question.verdict_key,
+            "order_number": question.order_number,
+            "judge": question.identity.judge,
+            "run_id": self._run_id,
+            "window_id": question.group.window_id,
+            "group_id": question.group.group_id,
+        }
 
 
 async def release_claims_of_dead(database: Database, run_id: str) -> None:

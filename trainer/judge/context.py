@@ -79,12 +79,11 @@ def fit(view: GroupView, rubric: Rubric, context_tokens: int) -> FittedGroup:
     system = _RULES.format(rubric=rubric.text, count=len(view.trajectories))
     blank = ["x" * _ID_LENGTH] * len(view.trajectories)
     frame = system + _user_message(view.ground_truth, blank, [""] * len(blank)) + _AGAIN + " " * _LONGEST_FAULT
+    room = context_tokens * BYTES_PER_TOKEN - _bytes(frame)
     observed = [[step.saw for step in trajectory.steps] for trajectory in view.trajectories]
-    without = sum(_bytes(body.shown([""] * len(body.steps))) for body in view.trajectories)
-    tags = sum(_bytes('"saw":,') for saws in observed for saw in saws if saw)
-    room = context_tokens * BYTES_PER_TOKEN - _bytes(frame) - without - tags
-    level = water_level([_bytes(encode(saw)) for saws in observed for saw in saws if saw], room)
-    fitted = [[shorten(saw, level) for saw in saws] for saws in observed]
+    fitted = observed
+    if sum(_bytes(trajectory.whole) for trajectory in view.trajectories) > room:
+        fitted = _shortened(view, observed, room)
     bodies = tuple(view.shown(saws) for view, saws in zip(view.trajectories, fitted, strict=True))
     pairs = zip(chain.from_iterable(observed), chain.from_iterable(fitted), strict=True)
     changed = [len(before) - len(after) for before, after in pairs if before != after]
@@ -96,6 +95,14 @@ def fit(view: GroupView, rubric: Rubric, context_tokens: int) -> FittedGroup:
         shortened=len(changed),
         characters_cut=sum(changed),
     )
+
+
+def _shortened(view: GroupView, observed: list[list[str]], room: int) -> list[list[str]]:
+    """The observations, shortened so that all trajectories together take at most ``room`` bytes."""
+    without = sum(_bytes(body.shown([""] * len(body.steps))) for body in view.trajectories)
+    tags = sum(_bytes('"saw":,') for saws in observed for saw in saws if saw)
+    level = water_level([_bytes(encode(saw)) for saws in observed for saw in saws if saw], room - without - tags)
+    return [[shorten(saw, level) for saw in saws] for saws in observed]
 
 
 def water_level(sizes: Sequence[int], room: int) -> int:

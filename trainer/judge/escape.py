@@ -25,6 +25,8 @@ _BLANK_LINES = re.compile(r" ?\n[ \n]*")
 _STRUCTURE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "`": "\\u0060"}
 _TEMPLATE_BRACKET = re.compile(r"\[(?=/?[A-Z_]{3,}\])")
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
 _DEEPEST = 50  # levels of nesting: no decision needs more, and what an agent chose must not exhaust the stack
 _DIGITS = 6  # of a number, so that 0.1 + 0.2 costs no seventeen characters
 
@@ -42,7 +44,7 @@ def clean(text: str) -> str:
 
 def encode(value: Any) -> str:
     """``value`` as JSON that is safe between our tags. Decodes to the cleaned value."""
-    return escape(json.dumps(_cleaned(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+    return escape(_JSON.encode(_cleaned(value)))
 
 
 def escape(encoded: str) -> str:

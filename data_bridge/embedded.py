@@ -2,7 +2,7 @@
 
 Several processes share one server under one folder. Who uses it holds a shared lock on ``users.lock``, which
 the kernel drops even on ``kill -9``. The last to leave stops the server; if it was killed, ``embedded_keeper``
-does, a process that waits for the lock. The data stays.
+does, a process that tries the lock now and then. The data stays.
 
 The server listens on a Unix socket only, in a folder that nobody else can enter.
 """
@@ -87,12 +87,16 @@ class EmbeddedServer:
         os.close(held)
         stopped = self.stop_unused()
         if stopped and self._keeper is not None:
-            with suppress(subprocess.TimeoutExpired):  # a new user came meanwhile: it keeps their server now
-                self._keeper.wait(1)
+            self._keeper.terminate()  # whoever starts the server again starts a keeper too
+            self._keeper.wait()
         return stopped
 
     def stop_unused(self) -> bool:
-        """Stop the server if nobody uses it."""
+        """Stop the server if nobody uses it.
+
+        The users' lock is taken for itself only here, by one process at a time: whoever cannot have it knows that
+        the server is in use.
+        """
         with self._alone(), self._users.open("a") as users:
             try:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,11 +106,6 @@ class EmbeddedServer:
             with suppress(OSError):  # it is there only for paths that suit no socket
                 self._short_folder.rmdir()
             return True
-
-    def wait_until_unused(self) -> None:
-        """Returns when no process uses the server, however the last one went."""
-        with self._users.open("a") as users:
-            fcntl.flock(users, fcntl.LOCK_EX)
 
     @property
     def _users(self) -> Path:

@@ -111,10 +111,7 @@ class _Call:
         choice = answer.choices[0]
         content = (choice.logprobs.content if choice.logprobs is not None else None) or []
         self.logprobs += [token.logprob for token in content]
-        ids = getattr(choice, "token_ids", None) or [
-            int(token.token.removeprefix(_TOKEN_ID)) for token in content if token.token.startswith(_TOKEN_ID)
-        ]
-        self.token_ids += ids
+        self.token_ids += token_ids_of(choice)
 
     def log(self) -> None:
         has_ids, has_both = bool(self.token_ids), len(self.token_ids) == len(self.logprobs)
@@ -178,6 +175,16 @@ class _RecordedStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def token_ids_of(choice: Any) -> list[int]:
+    """The tokens of an answer's choice: vLLM's ``token_ids``, or from names like ``token_id:123``. Empty if neither
+    is given: a token's text does not say which token was meant."""
+    if given := getattr(choice, "token_ids", None):
+        return list(given)
+    content = (choice.logprobs.content if choice.logprobs is not None else None) or []
+    names = [token.token.removeprefix(_TOKEN_ID) for token in content if token.token.startswith(_TOKEN_ID)]
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def _message(message: Any) -> ChatMessage:

@@ -92,6 +92,8 @@ class Completion:
     """The sampled tokens, end-of-sequence included when it was sampled. Empty if the endpoint does not tell."""
     logprobs: tuple[float, ...] = ()
     """Of each token, at temperature 1 (the raw distribution)."""
+    token_texts: tuple[str, ...] = ()
+    """Of each token by itself. Empty if not known."""
     finish_reason: str = "stop"
     model: str = ""
     """The exact checkpoint that answered, e.g. ``hindsight@step3``."""

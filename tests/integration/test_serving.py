@@ -72,10 +72,13 @@ def client(url: str, key: str = "none") -> AsyncOpenAI:
 
 
 async def test_the_unmodified_openai_client_gets_replies_tokens_and_logprobs(tiny: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
     async with served(tiny, tmp_path) as url, client(url) as openai:
         reply = await openai.chat.completions.create(
             model="hindsight", messages=ASK, n=3, max_tokens=5, logprobs=True, temperature=1.0, seed=7
         )
+        tokenizer: Any = AutoTokenizer.from_pretrained(tiny)
         assert reply.model == "hindsight@step0"
         assert [choice.index for choice in reply.choices] == [0, 1, 2]
         for choice in reply.choices:
@@ -83,10 +86,27 @@ async def test_the_unmodified_openai_client_gets_replies_tokens_and_logprobs(tin
             assert choice.logprobs.content
             assert all(entry.logprob <= 0 for entry in choice.logprobs.content)
             assert choice.finish_reason in ("stop", "length")
+            ids = (choice.model_extra or {})["token_ids"]
+            assert [entry.token for entry in choice.logprobs.content] == [tokenizer.decode([id_]) for id_ in ids]
         assert reply.usage is not None
         tokens = sum(len(choice.logprobs.content or []) for choice in reply.choices if choice.logprobs)
         assert reply.usage.completion_tokens == tokens
         assert reply.usage.prompt_tokens > 10
+
+
+async def test_tokens_are_named_by_their_ids_for_who_asks_as_of_vllm(tiny: Path, tmp_path: Path) -> None:
+    async with served(tiny, tmp_path) as url, client(url) as openai:
+        reply = await openai.chat.completions.create(
+            model="hindsight",
+            messages=ASK,
+            max_tokens=3,
+            logprobs=True,
+            extra_body={"return_tokens_as_token_ids": True},
+        )
+    [choice] = reply.choices
+    assert choice.logprobs is not None
+    named = [entry.token for entry in choice.logprobs.content or []]
+    assert named == [f"token_id:{token}" for token in (choice.model_extra or {})["token_ids"]]
 
 
 async def test_the_same_seed_gives_the_same_reply_and_a_stop_string_ends_it(tiny: Path, tmp_path: Path) -> None:
@@ -194,6 +214,10 @@ async def test_a_wrong_key_is_401_and_health_needs_none(tiny: Path, tmp_path: Pa
         ({"messages": []}, BadRequestError),
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, BadRequestError),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, BadRequestError),
+        ({"top_p": 0.9}, BadRequestError),
+        ({"logprobs": True, "top_logprobs": 2}, BadRequestError),
+        ({"frequency_penalty": 0.5}, BadRequestError),
+        ({"response_format": {"type": "json_object"}}, BadRequestError),
     ],
 )
 async def test_a_malformed_request_is_an_openai_error(
@@ -223,6 +247,7 @@ _json = st.recursive(
     _scalar, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
 )
 _fields = ["model", "messages", "n", "temperature", "max_tokens", "stop", "seed", "logprobs", "stream", "user", "tools"]
+_fields += ["top_p", "top_logprobs", "logit_bias", "response_format", "return_tokens_as_token_ids"]
 _bodies: st.SearchStrategy[bytes] = st.one_of(
     st.binary(max_size=200),
     _json.map(lambda value: json.dumps(value).encode()),

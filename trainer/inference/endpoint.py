@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import BackendError
 from data_bridge.models import ChatMessage
+from data_bridge.record_openai import token_ids_of
 from data_bridge.redaction import redact, register_secret
 from trainer.types import Completion
 
@@ -95,23 +96,14 @@ def _message(message: ChatMessage) -> Any:
 
 
 def _completion(choice: Choice, model: str) -> Completion:
-    token_ids, logprobs = _tokens(choice)
+    """Without tokens where the endpoint does not give both their ids and their log-probabilities."""
+    content = (choice.logprobs.content if choice.logprobs is not None else None) or []
+    token_ids = token_ids_of(choice)
+    has_both = len(token_ids) == len(content)
     return Completion(
         text=choice.message.content or "",
-        token_ids=token_ids,
-        logprobs=logprobs,
+        token_ids=tuple(token_ids) if has_both else (),
+        logprobs=tuple(entry.logprob for entry in content) if has_both else (),
         finish_reason=choice.finish_reason,
         model=model,
-    )
-
-
-def _tokens(choice: Choice) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Tokens named ``token_id:N`` and their log-probabilities; nothing where the endpoint writes them as text,
-    which does not say which token was meant."""
-    content = (choice.logprobs.content if choice.logprobs else None) or []
-    if not content or not all(entry.token.startswith("token_id:") for entry in content):
-        return (), ()
-    return (
-        tuple(int(entry.token.removeprefix("token_id:")) for entry in content),
-        tuple(entry.logprob for entry in content),
     )

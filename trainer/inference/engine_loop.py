@@ -134,7 +134,7 @@ class EngineLoop:
     def _finish(self, reply: Reply) -> None:
         request = self._requests.pop(id(reply))
         if request.is_answered and not request.is_cancelled:
-            request.finish([_completion(reply, request.model_name) for reply in request.replies])
+            request.finish([self._completion(reply, request.model_name) for reply in request.replies])
 
     def _fail(self, replies: Sequence[Reply], error: BaseException) -> None:
         for reply in replies:
@@ -146,13 +146,13 @@ class EngineLoop:
     def _text(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
-
-def _completion(reply: Reply, model_name: str) -> Completion:
-    return Completion(
-        text=reply.text,
-        token_ids=tuple(reply.token_ids),
-        logprobs=tuple(reply.logprobs),
-        finish_reason=reply.finish_reason or "stop",
-        model=model_name,
-        prompt_tokens=len(reply.prompt),
-    )
+    def _completion(self, reply: Reply, model_name: str) -> Completion:
+        return Completion(
+            text=reply.text,
+            token_ids=tuple(reply.token_ids),
+            logprobs=tuple(reply.logprobs),
+            token_texts=tuple(str(self._tokenizer.decode([token])) for token in reply.token_ids),
+            finish_reason=reply.finish_reason or "stop",
+            model=model_name,
+            prompt_tokens=len(reply.prompt),
+        )

@@ -54,11 +54,20 @@ class ChatCompletionRequest(BaseModel):
     stop: list[str] = Field(default_factory=list, max_length=4)
     seed: int | None = None
     logprobs: bool = False
+    return_tokens_as_token_ids: bool = False
+    """vLLM's: log-probabilities name tokens ``token_id:N`` instead of by their text."""
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     user: str | None = None
     """The agent's id: decides whether it belongs to a canary."""
     tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+    top_p: float = Field(default=1.0, ge=0, le=1)
+    top_logprobs: int = Field(default=0, ge=0, le=20)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = None
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -67,15 +76,32 @@ class ChatCompletionRequest(BaseModel):
             return []
         return [value] if isinstance(value, str) else value
 
-    @field_validator("n", "temperature", "logprobs", "stream", mode="before")
+    @field_validator(
+        *("n", "temperature", "logprobs", "return_tokens_as_token_ids", "stream", "top_p", "top_logprobs"),
+        *("presence_penalty", "frequency_penalty"),
+        mode="before",
+    )
     @classmethod
     def _null_is_the_default(cls, value: object, info: Any) -> object:
         return cls.model_fields[info.field_name].default if value is None else value
 
     @model_validator(mode="after")
-    def _no_tools(self) -> ChatCompletionRequest:
-        if self.tools:
-            raise ValueError("tools are not supported by this server")
+    def _nothing_that_would_be_left_out(self) -> ChatCompletionRequest:
+        """A reply that ignores what was asked for would look right and be wrong, not least to train on."""
+        plain = self.response_format is None or self.response_format.get("type") == "text"
+        asked = {
+            "tools": self.tools,
+            "functions": self.functions,
+            "response_format": not plain,
+            "top_p": self.top_p != 1,
+            "top_logprobs": self.top_logprobs,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": self.logit_bias,
+        }
+        for name, is_asked in asked.items():
+            if is_asked:
+                raise ValueError(f"{name} is not supported by this server: leave it out")
         return self
 
     @property
@@ -104,7 +130,7 @@ def parse_request(body: bytes) -> ChatCompletionRequest:
 def response_of(request: ChatCompletionRequest, replies: Sequence[Completion]) -> dict[str, Any]:
     """The whole reply. ``model`` names the exact checkpoint; each choice also has its ``token_ids``."""
     return _head("chat.completion", replies[0].model) | {
-        "choices": [_choice(index, reply, request.logprobs) for index, reply in enumerate(replies)],
+        "choices": [_choice(index, reply, request) for index, reply in enumerate(replies)],
         "usage": _usage(replies),
     }
 
@@ -134,7 +160,7 @@ class Chunks:
             chunks += self._new(index, reply.text)
             end = self._delta(index, {}, reply.finish_reason)
             if self._request.logprobs:
-                whole = _choice(index, reply, with_logprobs=True)
+                whole = _choice(index, reply, self._request)
                 end["choices"][0] |= {"logprobs": whole["logprobs"], "token_ids": whole["token_ids"]}
             chunks.append(end)
         if self._request.wants_usage:
@@ -155,23 +181,30 @@ def _head(kind: str, model: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def _choice(index: int, reply: Completion, with_logprobs: bool) -> dict[str, Any]:
+def _choice(index: int, reply: Completion, request: ChatCompletionRequest) -> dict[str, Any]:
     choice: dict[str, Any] = {
         "index": index,
         "message": {"role": "assistant", "content": reply.text, "refusal": None},
         "finish_reason": reply.finish_reason,
         "logprobs": None,
     }
-    if with_logprobs:
+    if request.logprobs:
         choice["token_ids"] = list(reply.token_ids)
+        names = [f"token_id:{token}" for token in reply.token_ids]
+        spelt = names if request.return_tokens_as_token_ids else reply.token_texts
         choice["logprobs"] = {
             "content": [
-                {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
-                for token, logprob in zip(reply.token_ids, reply.logprobs, strict=True)
+                {"token": token, "logprob": logprob, "bytes": _bytes(text), "top_logprobs": []}
+                for token, text, logprob in zip(spelt, reply.token_texts, reply.logprobs, strict=True)
             ],
             "refusal": None,
         }
     return choice
+
+
+def _bytes(text: str) -> list[int] | None:
+    """None for a token that is only a part of a character."""
+    return None if "\ufffd" in text else list(text.encode())
 
 
 def _usage(replies: Sequence[Completion]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,18 @@ def test_the_mode_follows_from_key_and_setting(values: dict[str, Any], mode: str
     assert mode_of(ModelSettings(**values)) == mode
 
 
-def test_an_offline_run_is_written_to_its_folder_and_the_key_is_in_no_environment(tmp_path: Path) -> None:
-    key = "0123456789abcdef0123456789abcdef01234567"
+def test_an_offline_run_is_written_to_its_folder_and_has_neither_the_key_nor_a_password_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, password = "0123456789abcdef0123456789abcdef01234567", "hunter2-of-the-game"
+    monkeypatch.setattr(sys, "argv", ["train_mmo.py", "--database-url", f"postgres://game:{password}@db/game"])
     settings = ModelSettings(tracking="offline", wandb_api_key=SecretStr(key))
     with tracking.tracking(settings, "run-1", tmp_path, {"seed": 0}) as tracker:
         tracker.log(1, {"reward": 0.5})
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
+    written = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    [run] = [content for file, content in written.items() if file.suffix == ".wandb"]
+    assert b"reward" in run, "there is something to look through"
     assert key not in " ".join(os.environ.values())
-    for file in tmp_path.rglob("*"):
-        assert not file.is_file() or key.encode() not in file.read_bytes()
+    for file, content in written.items():
+        assert key.encode() not in content, file
+        assert password.encode() not in content, file

@@ -100,6 +100,7 @@ def tracking(settings: ModelSettings, run_id: str, folder: Path, config: Mapping
                 init_timeout=60,
                 disable_git=True,
                 save_code=False,
+                x_disable_meta=True,  # it has sys.argv, and with that the password in --database-url
             ),
         )
 

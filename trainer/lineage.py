@@ -56,7 +56,10 @@ class Ancestor:
     code_version: str | None
     settings: dict[str, Any]
     batch_id: str
+    parent_step: int
+    """The checkpoint that the step was taken from; 0 is the base model."""
     policy_step: int
+    """The checkpoint that the batch was scored for: an earlier one than the parent if it was prepared ahead."""
     trainable_tokens: int
     metrics: dict[str, Any]
     groups: tuple[TrainedGroup, ...]
@@ -95,7 +98,9 @@ class WindowStory:
 
 
 _CHECKPOINT = """
-SELECT c.*, r.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups
+SELECT c.*, r.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
+       (SELECT coalesce(max(p.step), 0) FROM hindsight.checkpoints p
+        WHERE p.model = c.model AND p.step < c.step) AS parent_step
 FROM hindsight.checkpoints c JOIN hindsight.runs r USING (run_id) JOIN hindsight.batches b USING (batch_id)
 WHERE c.model = $1 AND c.step = $2
 """
@@ -131,7 +136,7 @@ async def walk_back(database: Database, model: str, step: int, *, depth: int = 1
         if row is None:
             break
         found.append(await _ancestor(database, row))
-        step = found[-1].policy_step
+        step = found[-1].parent_step
     return found
 
 
@@ -185,6 +190,7 @@ async def _ancestor(database: Database, row: Any) -> Ancestor:
         code_version=settings.pop("code_version", None),
         settings=settings,
         batch_id=row["batch_id"],
+        parent_step=row["parent_step"],
         policy_step=row["policy_step"],
         trainable_tokens=row["trainable_tokens"],
         metrics=json.loads(row["metrics"]),

@@ -35,7 +35,10 @@ NEXT = hours_before(number=3)[0]
 
 @pytest.fixture
 async def trained(database: Database) -> Database:
-    """Two steps of one run, each of one window, as the trainer's own ledger writes them."""
+    """Two steps of one run, each of one window, as the trainer's own ledger writes them.
+
+    The second batch was prepared for the base model while the first was still trained, as a remote backend allows.
+    """
     ledger = Ledger(database)
     records = []
     for step, window_id in ((1, WINDOW), (2, NEXT)):
@@ -68,7 +71,6 @@ async def trained(database: Database) -> Database:
             asked = Group(group.group_id, group.window_id, (make_trajectory(),), MarketOutcomes())
             key = Question(group.verdict_key, step, asked, IDENTITY)
             await verdicts.store(key, Judgement(judged, prompt_hash=f"prompt-{step}"))
-            record = replace(record, policy_step=step - 1)
             await ledger.batch_prepared(lock, record)
             point = Checkpoint("hindsight", step, "tiny", "fake", f"/checkpoints/{step:04}")
             await ledger.batch_trained(lock, record, StepResult(point, 15, {}), {"reward": 0.4, "kl": 0.01 * step})
@@ -79,7 +81,7 @@ async def test_a_checkpoint_is_traced_to_windows_verdicts_words_rubric_settings_
     trained: Database,
 ) -> None:
     [newest] = await walk_back(trained, "hindsight", 2)
-    assert (newest.run_id, newest.batch_id, newest.policy_step) == ("run-1", "batch-2", 1)
+    assert (newest.run_id, newest.batch_id) == ("run-1", "batch-2")
     assert newest.window_ids == (NEXT,)
     assert newest.code_version == "0.1.0 (abc)"
     assert newest.settings == {"learning_rate": 0.001}
@@ -93,6 +95,11 @@ async def test_a_checkpoint_is_traced_to_windows_verdicts_words_rubric_settings_
     assert best.score == pytest.approx(2 / 3)
     assert best.content_hash == f"hash of {best.trajectory_id}"
     assert best.has_tokens
+
+
+async def test_a_batch_prepared_ahead_comes_from_the_checkpoint_before_its_own(trained: Database) -> None:
+    [newest] = await walk_back(trained, "hindsight", 2)
+    assert (newest.policy_step, newest.parent_step) == (0, 1)
 
 
 async def test_all_the_way_back_ends_at_the_base_model(trained: Database) -> None:

@@ -54,8 +54,8 @@ async def _work(settings: LineageSettings) -> int:
         _show_ancestor(ancestor)
     if not ancestors:
         print(f"{model}@step{step} is the untrained base model: nothing was trained into it.")
-    elif ancestors[-1].policy_step > 0:
-        print(f"Before it: {model}@step{ancestors[-1].policy_step} (--depth 0 goes all the way back).")
+    elif ancestors[-1].parent_step > 0:
+        print(f"Before it: {model}@step{ancestors[-1].parent_step} (--depth 0 goes all the way back).")
     return 0
 
 
@@ -68,7 +68,7 @@ def _show_ancestor(ancestor: Ancestor) -> None:
     facts = {
         "base model": f"{point.base_model} ({point.backend})",
         "files": point.location,
-        "from": f"step {ancestor.policy_step} by batch {ancestor.batch_id} of run {ancestor.run_id}",
+        "from": f"step {ancestor.parent_step} by batch {ancestor.batch_id} of run {ancestor.run_id}",
         "code": ancestor.code_version or "not recorded",
         "data": f"{len(windows)} windows, {windows[0]} to {windows[-1]}" if windows else "none recorded",
         "tokens": f"{ancestor.trainable_tokens:,} trained",

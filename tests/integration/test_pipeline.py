@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,88 +10,10 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.errors import BackendError, Interrupted, JudgeError, NotEnoughData
-from data_bridge.models import AgentTrajectory
-from data_bridge.postgres_reader import WindowReader
-from data_bridge.quality import Reason, check
-from tests.builders import NOW, hours_before, insert_window
+from tests.builders import hours_before, insert_window
+from tests.builders_run import World, break_judge
 from tests.fakes.training_backend import FakeBackend
-from trainer.config import TrainSettings, window_rules
-from trainer.judge.open import open_judge
-from trainer.ledger import Ledger
-from trainer.records.model_lock import hold
-from trainer.run import training_run
-from trainer.run.log_training import plan_log, train_on_log
-from trainer.run.progress import Silent
-from trainer.run.run_plan import PlannedWindow, RunPlan, make_plan
-from trainer.run.session import Session, fingerprint
-from trainer.run.settle import settle_unfinished
-from trainer.run.training_run import TrainingRun, open_run
-from trainer.types import Group, JudgedGroup, JudgeFailure
-
-
-@dataclass(frozen=True)
-class Seen:
-    window_id: str
-    hours: int
-    usable: Sequence[AgentTrajectory]
-
-
-class World:
-    """A database with windows, and sessions that train on them one after the other, as restarts would."""
-
-    def __init__(self, database: Database, home: Path) -> None:
-        self.database = database
-        self.home = home
-        self.ledger = Ledger(database)
-
-    def settings(self, **values: Any) -> TrainSettings:
-        usual: dict[str, Any] = {"home": self.home, "until": NOW.isoformat(), "groups_per_step": 2}
-        return TrainSettings(**(usual | values))
-
-    @asynccontextmanager
-    async def session(self, settings: TrainSettings, backend: FakeBackend) -> AsyncIterator[Session]:
-        async with hold(self.database, settings.model) as lock:
-            await settle_unfinished(self.ledger, lock, backend)
-            yield Session(settings, self.database, self.ledger, lock, backend, "tiny", Silent(), asyncio.Event())
-
-    def reader(self, settings: TrainSettings) -> WindowReader:
-        return WindowReader(self.database, window_rules(settings))
-
-    async def plan(self, settings: TrainSettings) -> RunPlan:
-        reader = self.reader(settings)
-        windows = [window async for window in reader.stream(await reader.discover())]
-        checked = [check(window, reader.rules) for window in windows]
-        return make_plan(
-            (Seen(one.window.window_id, one.window.hours, one.usable) for one in checked), settings, settings.seed
-        )
-
-    async def train(self, backend: FakeBackend, *, stop_after: int | None = None, **values: Any) -> TrainingRun:
-        """One start of the command: takes up what is unfinished."""
-        settings = self.settings(**values)
-        async with self.session(settings, backend) as session:
-            unfinished = await self.ledger.find_unfinished_run(settings.model, fingerprint(settings))
-            known = await self.ledger.known_windows(unfinished.run_id) if unfinished else set()
-            made = await self.plan(settings)
-            new = RunPlan(
-                tuple(w for w in made.windows if w.window_id not in known), made.excluded, made.dropout_rate, made.total
-            )
-            async with open_run(session, new, unfinished.run_id if unfinished else None) as run:
-                windows: tuple[PlannedWindow, ...] = await self.ledger.open_windows(run.run_id)
-                reader = self.reader(settings)
-                wanted = {window.window_id for window in windows}
-                refs = [ref for ref in await reader.discover(everything=True) if ref.window_id in wanted]
-                if stop_after is not None:
-                    backend.on_step = lambda step: session.stop.set() if step >= stop_after else None
-                await run.train(reader, windows, refs)
-            return run
-
-    async def used(self) -> dict[str, int]:
-        """How often each trajectory is in a durable batch."""
-        rows = await self.database.pool.fetch(
-            "SELECT trajectory_id, count(*) AS n FROM hindsight.batch_trajectories"
-            " JOIN hindsight.batches USING (batch_id) WHERE state = 'trained' GROUP BY 1"
-        )
-        return {row["trajectory_id"]: row["n"] for row in rows}
+from trainer.run.training_run import TrainingRun
 
 
 @pytest.fixture
@@ -198,24 +116,18 @@ async def test_a_stop_finishes_the_step_and_the_next_start_goes_on(
 async def test_a_run_killed_while_its_checkpoint_is_evaluated_is_taken_up_to_evaluate_it(
     world: World, rows: set[str], tmp_path: Path
 ) -> None:
-    settings = world.settings()
-
-    async def start(then: Callable[[TrainingRun], Awaitable[bool]]) -> bool:
-        async with world.session(settings, FakeBackend(tmp_path)) as session:
-            plan = await plan_log(settings, world.database, world.ledger)
-            return (await train_on_log(session, plan, then))[1]
-
-    async def stopped(run: TrainingRun) -> bool:
+    async def stopped(run: TrainingRun) -> None:
         assert run.progress.steps == 3
         raise Interrupted("Stopped while it was evaluated.")
 
-    async def evaluated(run: TrainingRun) -> bool:
-        assert run.progress.steps == 0
-        return run.is_taken_up
+    async def evaluated(run: TrainingRun) -> None:
+        assert run.is_taken_up
 
     with pytest.raises(Interrupted):
-        await start(stopped)
-    assert await start(evaluated)
+        await world.train(FakeBackend(tmp_path), then=stopped)
+    again = FakeBackend(tmp_path)
+    await world.train(again, then=evaluated)
+    assert again.trained == []
     assert await world.used() == dict.fromkeys(rows, 1)
     assert await world.database.pool.fetchval("SELECT state FROM hindsight.runs") == "done"
 
@@ -283,34 +195,6 @@ async def test_batches_prepared_ahead_are_scored_again_when_too_old(
     assert run.progress.rescored > 0
     assert len(backend.prepared) == len(backend.trained) + run.progress.rescored
     assert await world.used() == dict.fromkeys(rows, 1)
-
-
-class BrokenJudge:
-    """Fails for the windows it is told."""
-
-    def __init__(self, inner: Any, failing: set[str]) -> None:
-        self.inner, self.failing = inner, failing
-
-    @property
-    def identity(self) -> Any:
-        return self.inner.identity
-
-    async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
-        if group.window_id in self.failing:
-            return JudgeFailure(group, Reason.JUDGE_UNAVAILABLE, "503 from the endpoint", 0.01)
-        verdict: JudgedGroup | JudgeFailure = await self.inner.judge(group)
-        return verdict
-
-    async def close(self) -> None: ...
-
-
-def break_judge(monkeypatch: pytest.MonkeyPatch, failing: set[str]) -> None:
-    @asynccontextmanager
-    async def opened(*arguments: Any, **options: Any) -> AsyncIterator[BrokenJudge]:
-        async with open_judge(*arguments, **options) as judge:
-            yield BrokenJudge(judge, failing)
-
-    monkeypatch.setattr(training_run, "open_judge", opened)
 
 
 async def test_too_many_judge_failures_end_the_run_after_the_step_in_hand(

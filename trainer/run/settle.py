@@ -16,6 +16,7 @@ from trainer.backends.adapter_files import is_whole
 from trainer.backends.base import TrainingBackend
 from trainer.ledger import Ledger
 from trainer.records.model_lock import ModelLock
+from trainer.types import Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ async def settle_unfinished(ledger: Ledger, lock: ModelLock, backend: TrainingBa
     record = await ledger.unfinished_batch(lock.model)
     if record is None:
         return None
+    await _last_good_step(ledger, lock.model, backend)  # a backend without the other checkpoints knows nothing of it
     logger.info("run %s left batch %s unfinished; asking the backend", record.run_id, record.batch_id)
     result = await backend.settle(record.batch_id, record.job_id, record.policy_step)
     if result is None:
@@ -45,20 +47,52 @@ async def settle_unfinished(ledger: Ledger, lock: ModelLock, backend: TrainingBa
 
 
 async def forget_lost_steps(ledger: Ledger, lock: ModelLock, backend: TrainingBackend) -> str | None:
-    """Compare the newest steps of ledger and backend. Returns a sentence if checkpoints were lost.
-
-    ConfigurationError if they are merely somewhere else: on another host, or under another --home.
-    """
-    known, step = await ledger.newest_checkpoint(lock.model), await backend.current_step()
-    if known is None or known.step <= step:
+    """Compare the newest steps of ledger and backend. Returns a sentence if checkpoints were lost."""
+    step = await _last_good_step(ledger, lock.model, backend)
+    if step is None:
         return None
-    if step == 0 and not Path(known.location).parent.is_dir():
-        raise ConfigurationError(
-            f"{known.name} is at {known.location}, which is not on this machine: train where it is, copy it here, "
-            "or give this run another --model."
-        )
     lost = await ledger.steps_lost(lock, step)
     return (
         f"{len(lost)} checkpoints were damaged or deleted (step {lost[0]} to {lost[-1]}); going on from step {step}, "
         "and their windows are trained again."
     )
+
+
+async def _last_good_step(ledger: Ledger, model: str, backend: TrainingBackend) -> int | None:
+    """The backend's newest step if the ledger knows of later ones; None if it has them all.
+
+    ConfigurationError if they are merely somewhere else: with another backend, under another --home, on another host.
+    """
+    known = await ledger.newest_checkpoint(model)
+    if known is None:
+        return None
+    _refuse_another_backend(known, backend)
+    step = await backend.current_step()
+    if known.step <= step:
+        return None
+    _refuse_another_place(known, backend, step)
+    return step
+
+
+def _refuse_another_backend(known: Checkpoint, backend: TrainingBackend) -> None:
+    """What one backend trained, another can neither go on from nor say to be lost."""
+    if known.backend != backend.name:
+        raise ConfigurationError(
+            f"{known.name} was trained by {known.backend} (it is at {known.location}) and cannot be taken up by "
+            f"{backend.name}: give --backend {known.backend}, or another --model."
+        )
+
+
+def _refuse_another_place(known: Checkpoint, backend: TrainingBackend, step: int) -> None:
+    """A checkpoint is lost only where this backend would keep it, and only beside others that are still there."""
+    here = backend.checkpoint(known.step).location
+    if known.location != here:
+        raise ConfigurationError(
+            f"{known.name} is at {known.location}, and this run looks for it at {here}: give the --home and "
+            "--wandb-project that it was trained with, copy the checkpoints, or give this run another --model."
+        )
+    if step == 0 and not Path(here).parent.is_dir():
+        raise ConfigurationError(
+            f"{known.name} is not at {here}, nor is any other checkpoint of {known.model}: train on the machine that "
+            "has them, copy them, or give this run another --model."
+        )

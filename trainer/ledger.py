@@ -79,17 +79,17 @@ class Ledger(BatchLedger):
             await insert_windows(connection, run_id, plan.windows)
             await exclude_rows(connection, run_id, plan.excluded)
 
-    async def take_up(self, run_id: str, added: RunPlan) -> None:
-        """Go on with an unfinished run, with the windows that came since."""
+    async def take_up(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
+        """Go on with an unfinished run as ``settings`` say now, with the windows that came since."""
         async with self._pool.acquire() as connection, connection.transaction():
             await move(
                 connection,
                 "UPDATE hindsight.runs SET state = $3, attempts = attempts + 1, host = $4, pid = $5, error = NULL,"
-                " finished_at = NULL WHERE run_id = $1 AND state = ANY($2::text[])",
+                " finished_at = NULL, settings = $6::jsonb WHERE run_id = $1 AND state = ANY($2::text[])",
                 f"run {run_id}",
                 RunState.RUNNING.value,
                 *(run_id, sources_of(RunState.RUNNING, RUN_TRANSITIONS), RunState.RUNNING.value),
-                *(socket.gethostname(), os.getpid()),
+                *(socket.gethostname(), os.getpid(), as_json(settings)),
             )
             await insert_windows(connection, run_id, added.windows)
             await exclude_rows(connection, run_id, added.excluded)

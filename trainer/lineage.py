@@ -98,10 +98,10 @@ class WindowStory:
 
 
 _CHECKPOINT = """
-SELECT c.*, r.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
+SELECT c.*, b.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
        (SELECT coalesce(max(p.step), 0) FROM hindsight.checkpoints p
         WHERE p.model = c.model AND p.step < c.step) AS parent_step
-FROM hindsight.checkpoints c JOIN hindsight.runs r USING (run_id) JOIN hindsight.batches b USING (batch_id)
+FROM hindsight.checkpoints c JOIN hindsight.batches b USING (batch_id)
 WHERE c.model = $1 AND c.step = $2
 """
 _VERDICTS = """

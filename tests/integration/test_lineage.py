@@ -27,6 +27,7 @@ from trainer.ledger import Ledger
 from trainer.lineage import walk_back, walk_forward
 from trainer.promote import publish
 from trainer.records.model_lock import hold
+from trainer.records.states import RunState
 from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
 from trainer.types import Checkpoint, Group, StepResult
 
@@ -100,6 +101,24 @@ async def test_a_checkpoint_is_traced_to_windows_verdicts_words_rubric_settings_
 async def test_a_batch_prepared_ahead_comes_from_the_checkpoint_before_its_own(trained: Database) -> None:
     [newest] = await walk_back(trained, "hindsight", 2)
     assert (newest.policy_step, newest.parent_step) == (0, 1)
+
+
+async def test_each_checkpoint_names_the_settings_it_was_trained_with_also_in_a_run_that_was_taken_up(
+    trained: Database,
+) -> None:
+    ledger = Ledger(trained)
+    await ledger.finish_run("run-1", RunState.FAILED, error="the run is collapsing")
+    slower = {"learning_rate": 0.00001, "code_version": "0.1.0 (def)"}
+    await ledger.take_up("run-1", slower, RunPlan((), (), 0.0, 0))
+    async with hold(trained, "hindsight") as lock:
+        record = make_record(["t-1", "t-2"], batch_id="batch-3", number=3)
+        await ledger.batch_prepared(lock, record)
+        point = Checkpoint("hindsight", 3, "tiny", "fake", "/checkpoints/0003")
+        await ledger.batch_trained(lock, record, StepResult(point, 10, {}), {})
+
+    found = await walk_back(trained, "hindsight", 3, depth=0)
+    assert [one.settings["learning_rate"] for one in found] == [0.00001, 0.001, 0.001]
+    assert [one.code_version for one in found] == ["0.1.0 (def)", "0.1.0 (abc)", "0.1.0 (abc)"]
 
 
 async def test_all_the_way_back_ends_at_the_base_model(trained: Database) -> None:

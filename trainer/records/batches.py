@@ -39,7 +39,8 @@ class BatchLedger:
             await check_held(connection, lock)
             await connection.execute(
                 "INSERT INTO hindsight.batches (batch_id, run_id, model, number, policy_step, state, groups,"
-                " exclusions, trainable_tokens) VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9)",
+                " exclusions, trainable_tokens, settings) VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9,"
+                " (SELECT settings FROM hindsight.runs WHERE run_id = $2))",
                 *(record.batch_id, record.run_id, record.model, record.number, record.policy_step),
                 *(BatchState.PREPARED.value, encode_groups(record.groups), encode_exclusions(record.exclusions)),
                 record.trainable_tokens,

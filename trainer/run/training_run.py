@@ -130,7 +130,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
             plan=plan,
         )
     else:
-        await ledger.take_up(run_id, plan)
+        await ledger.take_up(run_id, public, plan)
         # We hold the model, so whoever began the run is gone; do not wait for its claims on verdicts to run out.
         await release_claims_of_dead(session.database, run_id)
     folder = RunFolder(settings.home, run_id)

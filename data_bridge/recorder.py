@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import asyncpg
 import msgspec
@@ -49,8 +49,9 @@ class Recorder:
     """Records the trajectories of any number of agents of one process, as an async context manager.
 
     ``database`` is an open one, or a URL that is opened when it can be: agents may start before Postgres does.
-    Processes may share ``spool_dir``; whoever lives delivers what a dead one left. Rows that Postgres refuses for
-    what they contain are kept in ``rejected.jsonl`` there, with the reason, for ``traces.py import``.
+    Processes may share ``spool_dir``; whoever lives delivers what a dead one left. Rows that are refused for what
+    they contain are kept in ``rejected.jsonl`` there, with the reason, for ``traces.py import``; bytes that are no
+    row (of another version's spool) in ``undecodable.jsonl``. Neither holds up the others.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Recorder:
         self.delivered = 0
         """Trajectories that this recorder has written to the database."""
         self.rejected = 0
-        """Trajectories that Postgres refused; each is in ``rejected.jsonl``."""
+        """Trajectories that were refused; each is in ``rejected.jsonl`` or ``undecodable.jsonl``."""
 
     def start_trajectory(
         self,
@@ -161,16 +162,28 @@ class Recorder:
                     self._spool.adopt()
                     next_look = time.monotonic() + _LOOK_FOR_ORPHANS
                 self._spool.arrived.clear()
-                taken = self._spool.take(_BATCH_ROWS, _BATCH_BYTES)
-                if taken is not None:
-                    await self._deliver([_decode(record) for record in taken.records])
-                    self._spool.done(taken)
+                has_delivered = await self._deliver_next()
                 await self._tell_progress()
-                if taken is None:
+                if not has_delivered:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._spool.arrived.wait(), _LOOK_FOR_ORPHANS)
         finally:
             await self._tell_progress()
+
+    async def _deliver_next(self) -> bool:
+        """Whether the next records of the spool are dealt with; if not, there are none, or its disk fails for now."""
+        try:
+            taken = self._spool.take(_BATCH_ROWS, _BATCH_BYTES)
+            if taken is None:
+                return False
+            rows = [row for row in map(self._row_of, taken.records) if row is not None]
+            if rows:
+                await self._deliver(rows)
+            self._spool.done(taken)
+        except OSError as error:  # not of the database, which _deliver waits for
+            logger.error("the spool in %s cannot be used (%s): trying again", self._spool.folder, error)
+            return False
+        return True
 
     async def _tell_progress(self) -> None:
         async with self._progress:
@@ -182,22 +195,31 @@ class Recorder:
         while True:
             try:
                 await self._insert(rows)
-            except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+            except Exception as error:
+                if not _is_of_the_rows(error):
+                    self._note_fault(error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    continue
                 if len(rows) == 1:
-                    self._reject(rows[0], str(error))
+                    self._reject(rows[0], f"{type(error).__name__}: {error}")
                     return
                 for row in rows:
                     await self._deliver([row])
                 return
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                self._note_fault(error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            else:
-                if self._fault is not None:
-                    logger.info("the database is back; recorded trajectories are delivered")
-                self._fault = None
-                return
+            if self._fault is not None:
+                logger.info("the database is back; recorded trajectories are delivered")
+            self._fault = None
+            return
+
+    def _row_of(self, record: bytes) -> TrajectoryRow | None:
+        """None for a record that is no row; it is kept aside."""
+        try:
+            return _decode(record)
+        except msgspec.MsgspecError as error:
+            logger.error("a record of the spool is no trajectory: %s", error)
+            self._keep("undecodable.jsonl", {"reason": str(error), "record": record})
+            return None
 
     async def _insert(self, rows: Sequence[TrajectoryRow]) -> None:
         pool = (await self._open()).pool
@@ -209,7 +231,7 @@ class Recorder:
             )
         for row in foreign:
             self._reject(row, "another trajectory has this trajectoryId")
-        self.delivered += len(rows) - len(foreign)
+        self.delivered += len({row.id for row in rows}) - len(foreign)
 
     async def _open(self) -> Database:
         if isinstance(self._source, Database):
@@ -229,10 +251,20 @@ class Recorder:
 
     def _reject(self, row: TrajectoryRow, reason: str) -> None:
         """Keep the row as a trace, which can be imported once the reason is gone."""
-        self.rejected += 1
         logger.error("trajectory %s was refused: %s", row.trajectory_id, " ".join(reason.split()))
-        line = {"reason": reason, "trajectory": as_columns(row)}
-        with (self._spool.folder / "rejected.jsonl").open("ab") as file:
+        self._keep("rejected.jsonl", {"reason": reason, "trajectory": as_columns(row)})
+
+    def _keep(self, file_name: str, line: dict[str, Any]) -> None:
+        self.rejected += 1
+        with (self._spool.folder / file_name).open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _is_of_the_rows(error: Exception) -> bool:
+    """Whether it is what the rows hold that failed, so that waiting would not help, whoever found it."""
+    if isinstance(error, asyncpg.DataError | asyncpg.IntegrityConstraintViolationError):
+        return True
+    of_the_database = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+    return not isinstance(error, of_the_database)

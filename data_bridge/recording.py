@@ -2,6 +2,8 @@
 
 The JSON has exactly the keys that the game's recorder writes, plus token ids and log-probabilities where the
 caller has them. The window id is that of the start: the hour in which the agent saw what it decided on.
+
+A value of the wrong type is refused here, where the agent's author sees it: delivery happens later and elsewhere.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
-from typing import Any, Self
+from types import UnionType
+from typing import Any, Self, SupportsFloat
 
 import msgspec
 
@@ -60,7 +63,8 @@ class StepRecording:
         if self.is_complete:
             raise RuntimeError(f"A step of trajectory {self._trajectory.trajectory_id} was completed twice.")
         steps = self._trajectory._steps
-        self._json |= {"stepNumber": len(steps), "action": _action_json(action), "reward": reward}
+        earned = _figure(reward, "reward")
+        self._json |= {"stepNumber": len(steps), "action": _action_json(action), "reward": earned}
         steps.append(self._json)
 
     async def __aenter__(self) -> Self:
@@ -105,7 +109,19 @@ class TrajectoryRecording:
         self._is_training_data = is_training_data
         self._is_evaluation = is_evaluation
         self._steps: list[dict[str, Any]] = []
+        self._unstored: TrajectoryRow | None = None
         self._ended = False
+        _refuse_other_types(
+            ("agent_id", agent_id, str),
+            ("trajectory_id", self.trajectory_id, str),
+            ("row_id", self._row_id, str),
+            ("window_id", self.window_id, str),
+            ("window_hours", window_hours, int),
+            ("scenario_id", scenario_id, str | None),
+            ("agent_name", agent_name, str | None),
+            ("is_training_data", is_training_data, bool),
+            ("is_evaluation", is_evaluation, bool),
+        )
 
     def step(self, state: EnvironmentState | Mapping[str, Any], *, at: datetime | None = None) -> StepRecording:
         """Begin a step in this state of the agent's books (``agentBalance``, ``agentPnL``, … as keys)."""
@@ -124,21 +140,35 @@ class TrajectoryRecording:
         """Finish and store; returns the trajectory id. Once it has returned, not even ``kill -9`` loses the row.
 
         Balance and P&L are the agent's lifetime figures after the last step. ``game_knowledge`` is for the judge only.
-        ``recorded_at`` is now, unless the agents live by a clock of their own.
+        ``recorded_at`` is now, unless the agents live by a clock of their own. After an OSError (the disk is full) it
+        may be called again.
         """
         if self._ended:
             raise RuntimeError(f"Trajectory {self.trajectory_id} has ended already.")
-        self._ended = True
         now = datetime.now(UTC)
-        await self._store(self._row(final_balance, final_pnl, game_knowledge or {}, at or now, recorded_at or now))
+        balance, pnl = _known_figure(final_balance, "final_balance"), _known_figure(final_pnl, "final_pnl")
+        self._unstored = self._row(balance, pnl, game_knowledge or {}, at or now, recorded_at or now)
+        await self._put_away(self._unstored)
         return self.trajectory_id
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self._ended:
+        if self._ended:
+            return
+        if self._unstored is not None:  # it was ended, and could not be stored then
+            await self._put_away(self._unstored)
+        else:
             await self.end_trajectory()
+
+    async def _put_away(self, row: TrajectoryRow) -> None:
+        self._ended = True  # before waiting: of two calls at once only one stores
+        try:
+            await self._store(row)
+        except BaseException:
+            self._ended = False
+            raise
 
     def _row(
         self,
@@ -208,7 +238,7 @@ def _call_json(call: LLMCall) -> dict[str, Any]:
         "maxTokens": call.max_tokens or 0,
         "purpose": call.purpose,
     }
-    return {**msgspec.to_builtins(call), **always}
+    return {**_plain(call), **always}
 
 
 def _last_text(call: LLMCall, role: str) -> str:
@@ -218,7 +248,34 @@ def _last_text(call: LLMCall, role: str) -> str:
 
 def _action_json(action: Action) -> dict[str, Any]:
     always = {"actionType": action.action_type, "parameters": action.parameters, "success": action.success}
-    return {**always, **msgspec.to_builtins(action)}
+    return {**always, **_plain(action)}
+
+
+def _plain(value: LLMCall | Action) -> dict[str, Any]:
+    """Its JSON; TypeError if a field is not of its type, which a struct does not look at when it is made."""
+    plain: dict[str, Any] = msgspec.to_builtins(value)
+    try:
+        msgspec.convert(plain, type(value))
+    except msgspec.ValidationError as error:
+        raise TypeError(f"This {type(value).__name__} cannot be recorded: {error}.") from error
+    return plain
+
+
+def _figure(value: object, name: str) -> float:
+    """Any number as the column's float: agents reckon in Decimals and in numpy's types, too."""
+    if not isinstance(value, SupportsFloat):
+        raise TypeError(f"{name} must be a number, not {value!r}.")
+    return float(value)
+
+
+def _known_figure(value: object, name: str) -> float | None:
+    return None if value is None else _figure(value, name)
+
+
+def _refuse_other_types(*given: tuple[str, object, type | UnionType]) -> None:
+    for name, value, kind in given:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {getattr(kind, '__name__', kind)}, not {value!r}.")
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ async def insert_trajectories(
 
     Returns the rows whose ``trajectoryId`` belongs to somebody else's row: not written, and never will be.
     """
-    rows = list({row.trajectory_id: row for row in rows}.values())
+    rows, foreign = _first_of_each_id(rows)
     async with connection.transaction():
         if add_agents:
             await connection.execute(_INSERT_AGENTS, [r.agent_id for r in rows], [r.agent_name for r in rows])
@@ -149,10 +149,20 @@ async def insert_trajectories(
             await connection.execute(_INSERT_CALLS, *zip(*calls, strict=True))
         missing = [row for row in rows if row.trajectory_id not in inserted]
         if not missing:
-            return []
+            return foreign
         ours = await connection.fetch(_SAME_ROWS, [row.trajectory_id for row in missing], [row.id for row in missing])
         known = {record[0] for record in ours}
-        return [row for row in missing if row.trajectory_id not in known]
+        return [row for row in missing if row.trajectory_id not in known] + foreign
+
+
+def _first_of_each_id(rows: Sequence[TrajectoryRow]) -> tuple[list[TrajectoryRow], list[TrajectoryRow]]:
+    """The first row of each trajectory id, and the others that claim one of them. A repetition is neither."""
+    first = dict[str, TrajectoryRow]()
+    claimants = dict[str, TrajectoryRow]()
+    for row in rows:
+        if first.setdefault(row.trajectory_id, row).id != row.id:
+            claimants.setdefault(row.id, row)
+    return list(first.values()), list(claimants.values())
 
 
 def as_columns(row: TrajectoryRow) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from data_bridge.database import Database, open_database
@@ -23,7 +25,7 @@ from data_bridge.models import Action, EnvironmentState, LLMCall
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.recorder import Recorder
-from data_bridge.recording import TrajectoryRecording
+from data_bridge.recording import Store, TrajectoryRecording
 from data_bridge.traces import import_traces
 from data_bridge.trajectory_rows import TrajectoryRow
 
@@ -309,6 +311,85 @@ async def test_a_row_that_postgres_refuses_costs_that_row_and_is_kept(database: 
     assert "character varying(100)" in rejected["reason"]
 
 
+@pytest.mark.parametrize(
+    ("record", "file_name", "kept"),
+    [
+        ({"agent_id": 7}, "undecodable.jsonl", "record"),  # as another version of the recorder might leave it
+        ({"steps_json": '[{"stepNumber": 0}]'}, "rejected.jsonl", "trajectory"),
+        ({"steps_json": "no JSON"}, "rejected.jsonl", "trajectory"),
+    ],
+)
+async def test_a_record_that_cannot_be_delivered_costs_itself_only_and_is_kept(
+    database: Database, tmp_path: Path, record: dict[str, Any], file_name: str, kept: str
+) -> None:
+    stored: list[TrajectoryRow] = []
+
+    async def keep(row: TrajectoryRow) -> None:
+        stored.append(row)
+
+    await recording(keep).end_trajectory()
+    spool = tmp_path / "spool"
+    async with Recorder(database, spool) as recorder:
+        await asyncio.gather(
+            play(recorder, "agent-1"),
+            recorder._store(msgspec.structs.replace(stored[0], **record)),
+            play(recorder, "agent-2"),
+        )
+        await recorder.flush()
+        await play(recorder, "agent-3")
+    assert {row["agentId"] for row in await all_rows(database)} == {"agent-1", "agent-2", "agent-3"}
+    assert (recorder.delivered, recorder.rejected) == (3, 1)
+    (line,) = (spool / file_name).read_text().splitlines()
+    assert json.loads(line)["reason"]
+    assert json.loads(line)[kept]
+
+
+async def test_a_full_disk_under_the_rejected_rows_does_not_end_the_delivery(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_bridge.recorder._LOOK_FOR_ORPHANS", 0.1)
+    (tmp_path / "rejected.jsonl").mkdir()  # stands for a disk that takes nothing
+    async with Recorder(database, tmp_path) as recorder:
+        bad = await play(recorder, "agent-bad", scenario_id="x" * 101)
+        with pytest.raises(DatabaseError, match="still wait"):
+            await recorder.flush(timedelta(seconds=1))
+        (tmp_path / "rejected.jsonl").rmdir()
+        await play(recorder, "agent-1")
+    assert bad in (tmp_path / "rejected.jsonl").read_text()
+    assert [row["agentId"] for row in await all_rows(database)] == ["agent-1"]
+
+
+async def test_a_value_of_another_type_is_refused_where_it_is_given(database: Database, tmp_path: Path) -> None:
+    wrong: Any
+    async with Recorder(database, tmp_path / "spool") as recorder:
+        for wrong in ({"agent_id": 7}, {"agent_id": "a", "trajectory_id": 7}, {"agent_id": "a", "window_hours": "1"}):
+            with pytest.raises(TypeError, match=r"must be (str|int), not"):
+                recorder.start_trajectory(**wrong)
+        trajectory = recorder.start_trajectory("agent-1")
+        step = trajectory.step(BOOKS)
+        wrong = "512"
+        with pytest.raises(TypeError, match=r"LLMCall cannot be recorded: .* at `\$.maxTokens`"):
+            step.log_llm_call(LLMCall(max_tokens=wrong))
+        wrong = None
+        with pytest.raises(TypeError, match=r"Action cannot be recorded: .* at `\$.actionType`"):
+            step.complete_step(Action(action_type=wrong))
+        wrong = "much"
+        with pytest.raises(TypeError, match="final_pnl must be a number, not 'much'"):
+            await trajectory.end_trajectory(final_pnl=wrong)
+
+
+async def test_decimals_arrive_as_the_numbers_they_are(database: Database, tmp_path: Path) -> None:
+    exact: Any = Decimal("990.10")
+    async with Recorder(database, tmp_path / "spool") as recorder:
+        trajectory = recorder.start_trajectory("agent-1")
+        trajectory.step(BOOKS).complete_step(BUY, reward=exact)
+        await trajectory.end_trajectory(final_balance=exact, final_pnl=exact)
+    (row,) = await all_rows(database)
+    assert (row["finalBalance"], row["finalPnL"], row["totalReward"]) == (990.1, 990.1, 990.1)
+    assert json.loads(row["metricsJson"])["finalBalance"] == 990.1
+    assert json.loads(row["stepsJson"])[0]["reward"] == 990.1
+
+
 async def test_a_refused_row_can_be_imported_when_the_reason_is_gone(database: Database, tmp_path: Path) -> None:
     await database.pool.execute("ALTER TABLE trajectories ADD CONSTRAINT none CHECK (false)")
     async with Recorder(database, tmp_path) as recorder:
@@ -332,6 +413,20 @@ async def test_an_id_that_belongs_to_another_row_is_not_taken_for_a_repetition(
     assert [row["agentId"] for row in await all_rows(database)] == ["agent-1"]
 
 
+async def test_of_two_rows_with_one_trajectory_id_the_first_is_stored_and_the_other_kept_aside(
+    database: Database, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    async with Recorder(database, spool) as recorder:
+        # Both are on disk before the delivery looks, so that they share a batch.
+        await asyncio.gather(*(play(recorder, f"agent-{number}", trajectory_id="same") for number in (1, 2)))
+    assert (recorder.delivered, recorder.rejected) == (1, 1)
+    assert [row["agentId"] for row in await all_rows(database)] == ["agent-1"]
+    rejected = json.loads((spool / "rejected.jsonl").read_text())
+    assert rejected["trajectory"]["agentId"] == "agent-2"
+    assert await database.pool.fetchval("SELECT count(*) FROM llm_call_logs") == 2
+
+
 async def test_on_the_games_database_agents_are_not_added(database: Database, tmp_path: Path) -> None:
     await database.pool.execute("UPDATE hindsight.migrations SET skipped = true WHERE number = 1")
     async with Recorder(database, tmp_path / "spool") as recorder:
@@ -352,10 +447,45 @@ async def test_flush_says_why_rows_wait(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(list((tmp_path / "spool").glob("*.spool"))) == 1
 
 
-async def test_token_ids_without_their_logprobs_and_times_without_a_zone_are_refused() -> None:
-    async def store(_: TrajectoryRow) -> None: ...
+async def test_a_trajectory_that_could_not_be_stored_can_be_ended_again() -> None:
+    stored: list[TrajectoryRow] = []
 
-    trajectory = TrajectoryRecording(
+    async def fails_once(row: TrajectoryRow) -> None:
+        if not disk_was_full:
+            disk_was_full.append(True)
+            raise OSError(28, "No space left on device")
+        stored.append(row)
+
+    disk_was_full: list[bool] = []
+    trajectory = recording(fails_once)
+    with pytest.raises(OSError, match="No space"):
+        await trajectory.end_trajectory(final_balance=990.0)
+    await trajectory.end_trajectory(final_balance=990.0)
+    with pytest.raises(RuntimeError, match="has ended already"):
+        await trajectory.end_trajectory()
+
+    disk_was_full.clear()
+    async with recording(fails_once) as left_to_its_block:
+        with pytest.raises(OSError, match="No space"):
+            await left_to_its_block.end_trajectory(final_balance=991.0)
+    assert [row.final_balance for row in stored] == [990.0, 991.0]
+
+
+async def test_of_two_endings_at_once_one_is_stored() -> None:
+    stored: list[TrajectoryRow] = []
+
+    async def store(row: TrajectoryRow) -> None:
+        await asyncio.sleep(0)
+        stored.append(row)
+
+    trajectory = recording(store)
+    ended = await asyncio.gather(trajectory.end_trajectory(), trajectory.end_trajectory(), return_exceptions=True)
+    assert [type(result) for result in ended] == [str, RuntimeError]
+    assert len(stored) == 1
+
+
+def recording(store: Store) -> TrajectoryRecording:
+    return TrajectoryRecording(
         store,
         "agent-1",
         started_at=datetime.now(UTC),
@@ -366,6 +496,12 @@ async def test_token_ids_without_their_logprobs_and_times_without_a_zone_are_ref
         is_training_data=True,
         is_evaluation=False,
     )
+
+
+async def test_token_ids_without_their_logprobs_and_times_without_a_zone_are_refused() -> None:
+    async def store(_: TrajectoryRow) -> None: ...
+
+    trajectory = recording(store)
     with pytest.raises(ValueError, match="no time zone"):
         trajectory.step({}, at=datetime(2026, 11, 2, 10, 5))
     with pytest.raises(ValueError, match="2 completion token ids but 1"):

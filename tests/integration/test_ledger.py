@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from itertools import product
 
 import asyncpg
@@ -14,7 +15,8 @@ from data_bridge.quality import Exclusion, Reason
 from tests.builders import WINDOW, insert_window
 from tests.builders_ledger import make_record
 from trainer.ledger import Ledger
-from trainer.records.game_rows import check_writable
+from trainer.records.batch_record import BatchRecord
+from trainer.records.game_rows import NEEDED_COLUMNS, check_writable, mark_trained, unmark_trained
 from trainer.records.model_lock import ModelLock, hold
 from trainer.records.states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState
 from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
@@ -101,24 +103,71 @@ async def test_when_the_games_rows_cannot_be_written_nothing_is(
     assert await ledger.unfinished_batch("hindsight") == record
 
 
-async def test_missing_or_read_only_columns_are_named_before_anything_is_paid(database: Database) -> None:
-    await check_writable(database)
-    await database.pool.execute('ALTER TABLE trajectories DROP COLUMN "trainedInBatch"')
-    with pytest.raises(DatabaseError, match='no column "trainedInBatch" in trajectories'):
-        await check_writable(database)
+Need = tuple[str, str, str]
+"""A table of the game's, a privilege and a column."""
+
+NEEDS: list[Need] = [
+    (table, privilege, column)
+    for table, needed in NEEDED_COLUMNS.items()
+    for privilege, columns in needed.items()
+    for column in columns
+]
 
 
-async def test_a_role_that_may_only_read_is_told_so_in_one_sentence(database: Database) -> None:
-    await database.pool.execute("DROP ROLE IF EXISTS only_reads")
-    await database.pool.execute("CREATE ROLE only_reads; GRANT SELECT ON ALL TABLES IN SCHEMA public TO only_reads")
-    try:
-        async with database.pool.acquire() as connection, connection.transaction():
-            await connection.execute("SET LOCAL ROLE only_reads")
-            reader = Database(connection, is_embedded=False, label="the game")  # type: ignore[arg-type]  # as its pool
-            with pytest.raises(DatabaseError, match='may not write "usedInTraining" of trajectories'):
-                await check_writable(reader)
-    finally:
-        await database.pool.execute("DROP OWNED BY only_reads; DROP ROLE only_reads")
+@asynccontextmanager
+async def for_a_moment(database: Database) -> AsyncIterator[Database]:
+    """The database on one connection whose deeds are undone afterwards."""
+    async with database.pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            yield Database(connection, is_embedded=False, label="the game")  # type: ignore[arg-type]  # as its pool
+        finally:
+            await transaction.rollback()
+
+
+async def become_a_role_with(needs: Iterable[Need], database: Database) -> None:
+    """From now on nothing but ``needs`` is allowed in the game's tables."""
+    await database.pool.execute("CREATE ROLE trains; GRANT USAGE ON SCHEMA hindsight TO trains")
+    await database.pool.execute("GRANT SELECT ON hindsight.batches TO trains")
+    for table, privilege, column in needs:
+        await database.pool.execute(f'GRANT {privilege} ("{column}") ON {table} TO trains')
+    await database.pool.execute("SET LOCAL ROLE trains")
+
+
+async def keep_the_books(database: Database, record: BatchRecord) -> None:
+    """All that training ever does with the game's rows: a batch trained, judged again, and lost."""
+    await mark_trained(database.pool, record, RESULT)
+    await mark_trained(database.pool, record, RESULT)
+    await unmark_trained(database.pool, record.batch_id)
+
+
+async def test_what_is_asked_for_before_anything_is_paid_is_exactly_what_the_books_need(
+    database: Database, ledger: Ledger, lock: ModelLock
+) -> None:
+    record = make_record(await insert_window(database.pool, agents=3))
+    await start(ledger, *(verdict.trajectory_id for _, _, verdict in record.members()))
+    await ledger.batch_prepared(lock, record)
+    async with for_a_moment(database) as moment:
+        await become_a_role_with(NEEDS, moment)
+        await check_writable(moment)
+        await keep_the_books(moment, record)
+    for missing in NEEDS:
+        table, privilege, column = missing
+        async with for_a_moment(database) as moment:
+            await become_a_role_with([need for need in NEEDS if need != missing], moment)
+            with pytest.raises(DatabaseError, match=f'may not {privilege} "{column}" of {table}'):
+                await check_writable(moment)
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await keep_the_books(moment, record)
+
+
+async def test_a_missing_column_is_named_before_anything_is_paid(database: Database) -> None:
+    for table, column in {(table, column) for table, _, column in NEEDS}:
+        async with for_a_moment(database) as moment:
+            await moment.pool.execute(f'ALTER TABLE {table} DROP COLUMN "{column}" CASCADE')
+            with pytest.raises(DatabaseError, match=f'no column "{column}" in {table}'):
+                await check_writable(moment)
 
 
 async def test_a_trajectory_is_in_one_batch_of_a_model(database: Database, ledger: Ledger, lock: ModelLock) -> None:

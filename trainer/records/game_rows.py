@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from data_bridge.database import Database
@@ -12,67 +13,79 @@ from trainer.judge.write_back import write_back
 from trainer.records.batch_record import BatchRecord
 from trainer.types import StepResult
 
-WRITTEN_COLUMNS = {
-    "trajectories": (
-        "trajectoryId",
-        "usedInTraining",
-        "trainedInBatch",
-        "aiJudgeReward",
-        "aiJudgeReasoning",
-        "judgedAt",
-        "updatedAt",
-    ),
-    "reward_judgments": (
-        "id",
-        "trajectoryId",
-        "judgeModel",
-        "judgeVersion",
-        "overallScore",
-        "rank",
-        "normalizedScore",
-        "groupId",
-        "reasoning",
-        "criteriaJson",
-        "judgedAt",
-    ),
-    "training_batches": (
-        "id",
-        "batchId",
-        "baseModel",
-        "modelVersion",
-        "trajectoryIds",
-        "rewardsJson",
-        "status",
-        "createdAt",
-        "startedAt",
-        "completedAt",
-    ),
+_VERDICT = (
+    "judgeModel",
+    "judgeVersion",
+    "overallScore",
+    "rank",
+    "normalizedScore",
+    "groupId",
+    "reasoning",
+    "criteriaJson",
+    "judgedAt",
+)
+
+NEEDED_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "trajectories": {
+        "SELECT": ("trajectoryId", "trainedInBatch"),
+        "UPDATE": (
+            "usedInTraining",
+            "trainedInBatch",
+            "aiJudgeReward",
+            "aiJudgeReasoning",
+            "judgedAt",
+            "updatedAt",
+        ),
+    },
+    "reward_judgments": {
+        "SELECT": ("trajectoryId", *_VERDICT),  # Postgres asks for it where an upsert says EXCLUDED
+        "INSERT": ("id", "trajectoryId", *_VERDICT),
+        "UPDATE": (*_VERDICT, "componentScoresJson", "strengthsJson", "weaknessesJson"),
+    },
+    "training_batches": {
+        "SELECT": ("batchId",),
+        "INSERT": (
+            "id",
+            "batchId",
+            "baseModel",
+            "modelVersion",
+            "trajectoryIds",
+            "rewardsJson",
+            "trainingLoss",
+            "status",
+            "createdAt",
+            "startedAt",
+            "completedAt",
+        ),
+        "UPDATE": ("status", "error"),
+    },
 }
-"""What training writes into the game's tables; asked for before anything is paid."""
+"""What ``mark_trained`` and ``unmark_trained`` may do with the game's tables, column by column; a test grants a role
+no more than this. Asked for before anything is paid: a batch that is trained and cannot be recorded stops every start.
+"""
+
+_PRIVILEGES = """
+SELECT a.attname, has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS "SELECT",
+       has_column_privilege(a.attrelid, a.attnum, 'INSERT') AS "INSERT",
+       has_column_privilege(a.attrelid, a.attnum, 'UPDATE') AS "UPDATE"
+  FROM pg_attribute a WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
+"""
 
 
 async def check_writable(database: Database) -> None:
     """DatabaseError naming the first table or column of the game's that is missing or may not be written."""
-    for table, columns in WRITTEN_COLUMNS.items():
-        rows = await database.pool.fetch(
-            "SELECT a.attname, has_column_privilege(c.oid, a.attnum, 'UPDATE') AS may_update,"
-            " has_table_privilege(c.oid, 'INSERT') AS may_insert"
-            " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
-            " WHERE c.oid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped",
-            table,
-        )
-        if not rows:
+    for table, needed in NEEDED_COLUMNS.items():
+        found = {row["attname"]: row for row in await database.pool.fetch(_PRIVILEGES, table)}
+        if not found:
             raise DatabaseError(f"{database.label} has no table {table}: is DATABASE_URL the game's database?")
-        found = {row["attname"]: row for row in rows}
-        for column in columns:
+        for privilege, column in ((name, column) for name, columns in needed.items() for column in columns):
             if column not in found:
                 raise DatabaseError(
                     f'{database.label} has no column "{column}" in {table}: bring the game\'s schema up to date.'
                 )
-            allowed = found[column]["may_update"] if table == "trajectories" else found[column]["may_insert"]
-            if not allowed and column not in ("trajectoryId",):
+            if not found[column][privilege]:
                 raise DatabaseError(
-                    f'The role in DATABASE_URL may not write "{column}" of {table}: grant it, '
+                    f'The role in DATABASE_URL may not {privilege} "{column}" of {table}: grant it, '
                     "or train with --dry-run only."
                 )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -99,14 +99,18 @@ def plan_of(settings: TrainSettings | EvaluateSettings) -> Plan:
 
 
 async def held_out_windows(
-    database: Database, settings: TrainSettings | EvaluateSettings, *, now: datetime | None = None
+    database: Database,
+    settings: TrainSettings | EvaluateSettings,
+    models: Collection[str],
+    *,
+    now: datetime | None = None,
 ) -> list[CheckedWindow]:
-    """The newest usable held-out windows, oldest first. One that was trained on all the same is not used."""
+    """The newest usable held-out windows, oldest first. One that any of ``models`` was trained on is not used."""
     rules = window_rules(settings, purpose="evaluation")
     rules = replace(rules, now=now or rules.now, lookback=max(settings.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
     refs = [ref for ref in await reader.discover() if is_held_out(ref.window_id, rules.held_out_share)]
-    trained = await trained_among(database, settings.model, [ref.window_id for ref in refs])
+    trained = await trained_among(database, models, [ref.window_id for ref in refs])
     if trained:
         logger.warning(
             "%d held-out windows were trained on (was --held-out-share changed?) and are not used: %s",

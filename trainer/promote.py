@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.database import Database
-from data_bridge.errors import ConfigurationError, NotEnoughData
+from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from data_bridge.redaction import redact
 from trainer.backends.serving import Serving
 from trainer.evaluation.evidence import Evaluation
@@ -44,6 +44,10 @@ ServingOf = Callable[[Checkpoint], Serving]
 """Where agents reach a checkpoint: `backends.serving` with a command's settings."""
 
 
+class IncumbentChanged(PromotionRefused):
+    """The evidence is about another incumbent than the one that the agents use by now."""
+
+
 async def publish(
     database: Database,
     home: Path,
@@ -55,9 +59,15 @@ async def publish(
     forced: bool = False,
     canary: float | None = None,
 ) -> Promotion:
-    """Let all agents, or a ``canary`` share of them, use ``checkpoint``."""
+    """Let all agents, or a ``canary`` share of them, use ``checkpoint``.
+
+    IncumbentChanged if ``evaluation`` compared it with something else than the agents use at this moment: evaluating
+    takes minutes, in which somebody may have rolled back. Only ``forced`` does not ask.
+    """
     async with one_promotion_at_a_time(database) as connection:
         _check_files(checkpoint)
+        if evaluation is not None and not forced:
+            await _check_incumbent(connection, evaluation)
         if canary is None:
             await _end(connection, checkpoint.model, PromotionState.SERVING, PromotionState.SUPERSEDED)
         replaced = await _end(connection, checkpoint.model, PromotionState.CANARY, PromotionState.SUPERSEDED)
@@ -209,6 +219,16 @@ async def _need_canary(connection: Connection, model: str) -> Promotion:
     return trial
 
 
+# By history, not by number: a lower step may have been promoted after a higher one. A step that was taken away since
+# it last served is no way back.
+_USED_BEFORE = """
+SELECT step FROM hindsight.promotions p WHERE model = $1 AND step <> $2 AND serving_since IS NOT NULL
+    AND NOT EXISTS (SELECT FROM hindsight.promotions l WHERE l.model = p.model AND l.step = p.step
+                    AND l.promotion_id >= p.promotion_id AND l.state = 'rolled_back')
+ORDER BY promotion_id DESC LIMIT 1
+"""
+
+
 async def _rollback_target(
     connection: Connection, model: str, current: Promotion | None, step: int | None
 ) -> Checkpoint:
@@ -216,14 +236,10 @@ async def _rollback_target(
         raise ConfigurationError(f"Nothing of {model!r} was promoted yet: there is nothing to roll back.")
     now = current.checkpoint.step
     if step is None:
-        step = await connection.fetchval(
-            "SELECT step FROM hindsight.promotions WHERE model = $1 AND step < $2 AND serving_since IS NOT NULL"
-            " ORDER BY promotion_id DESC LIMIT 1",
-            *(model, now),
-        )
+        step = await connection.fetchval(_USED_BEFORE, model, now) or 0
     if step == now:
         raise ConfigurationError(f"{current.checkpoint.name} is what the agents use already: name another step.")
-    target = await checkpoint_at(connection, model, step or 0)
+    target = await checkpoint_at(connection, model, step)
     newest_used = await connection.fetchval(
         "SELECT max(step) FROM hindsight.promotions WHERE model = $1 AND serving_since IS NOT NULL", model
     )
@@ -233,6 +249,17 @@ async def _rollback_target(
             f"`promote.py {target.step}` asks the gate."
         )
     return target
+
+
+async def _check_incumbent(connection: Connection, evaluation: Evaluation) -> None:
+    now = await in_state(connection, evaluation.model, PromotionState.SERVING)
+    used = evaluation.model, now.checkpoint.step if now is not None else 0
+    if evaluation.compared_with != used:
+        model, step = used
+        raise IncumbentChanged(
+            f"What the agents use changed meanwhile, it is {model}@step{step} now: "
+            f"evaluate {evaluation.candidate.name} again."
+        )
 
 
 def _check_files(checkpoint: Checkpoint) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ from data_bridge.errors import NotEnoughData
 from data_bridge.window_ids import end_of, is_held_out
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, babbles, follows_the_news
+from trainer.backends.serving import serving as serving_of
 from trainer.cli import evaluate as evaluate_command
 from trainer.cli import promote as promote_command
 from trainer.config import EvaluateSettings
 from trainer.evaluate import held_out_windows
-from trainer.evaluation.evidence import Role
+from trainer.evaluation.evidence import Evaluation, Role
 from trainer.evaluation.gate import Ruling
 from trainer.evaluation.store import latest_evaluation, leaked_windows
+from trainer.promote import publish, roll_back
+from trainer.promotion import release
 from trainer.promotion.promotions import find_checkpoint, history, serving
 from trainer.promotion.release import consider, evaluate
 from trainer.world.cast import scripted_cast
@@ -122,6 +126,33 @@ async def test_a_checkpoint_too_far_from_the_base_model_is_refused_whatever_it_g
     assert await serving(played, "hindsight") is None
 
 
+async def test_a_rollback_during_the_evaluation_is_not_overwritten(
+    played: Database, checkpoints: CheckpointServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = _settings(tmp_path, checkpoints)
+    bad, better = [await find_checkpoint(played, "hindsight", step) for step in (1, 2)]
+    await publish(played, tmp_path, bad, serving_of(bad, settings), reason="a mistake")
+
+    async def evaluate_slowly(*arguments: Any, **more: Any) -> Evaluation:
+        measured = await evaluate(*arguments, **more)
+        to = partial(serving_of, settings=settings)
+        await roll_back(played, tmp_path, "hindsight", to, step=None, reason="the agents lose money")
+        return measured
+
+    monkeypatch.setattr(release, "evaluate", evaluate_slowly)
+    considered = await consider(played, settings, better, run_id=None)
+
+    assert considered.evaluation.incumbent == bad
+    assert (considered.decision.ruling, considered.promotion) == (Ruling.UNDECIDED, None)
+    refusal = considered.refusal()
+    assert refusal is not None
+    assert "(undecided): what the agents use changed meanwhile; evaluate again" in str(refusal)
+    assert await played.pool.fetchval("SELECT ruling FROM hindsight.evaluations") == "undecided"
+    now = await serving(played, "hindsight")
+    assert now is not None
+    assert now.checkpoint.step == 0
+
+
 async def test_no_promote_evaluates_and_leaves_it_at_that(
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
@@ -137,15 +168,19 @@ async def test_only_held_out_windows_are_read_the_newest_first_and_none_that_was
 ) -> None:
     settings = _settings(tmp_path, checkpoints, eval_windows=5)
     now = await clock(played, settings.until)
+    models = {"hindsight", "rival"}
     assert now >= end_of(WINDOWS[-1], 1)
-    read = [checked.window.window_id for checked in await held_out_windows(played, settings, now=now)]
+    read = [checked.window.window_id for checked in await held_out_windows(played, settings, models, now=now)]
     assert read == WINDOWS[-5:]
 
     assert await leaked_windows(played, settings.held_out_share) == set()
     await insert_checkpoint(played, 3, windows=[WINDOWS[-1]])
     assert await leaked_windows(played, settings.held_out_share) == {WINDOWS[-1]}
-    read = [checked.window.window_id for checked in await held_out_windows(played, settings, now=now)]
+    read = [checked.window.window_id for checked in await held_out_windows(played, settings, models, now=now)]
     assert read == WINDOWS[-6:-1]
+    await insert_checkpoint(played, 1, run_id="run-2", model="rival", windows=[WINDOWS[-2]])
+    read = [checked.window.window_id for checked in await held_out_windows(played, settings, models, now=now)]
+    assert read == WINDOWS[-7:-2], "nor one that the model it is compared with was trained on"
 
 
 async def test_a_database_without_held_out_windows_is_too_little(
@@ -183,6 +218,12 @@ async def test_the_commands_evaluate_promote_list_and_roll_back(
 
     assert await _run(promote_command.main, "2", *flags) == 3
     assert "run `evaluate.py 2` first" in capfd.readouterr().err
+
+    await insert_checkpoint(played, 1, run_id="run-2", model="rival", windows=ALSO_TRAINED)
+    for other in ("1", "rival@step1", "rival@step0"):
+        assert await _run(evaluate_command.main, "2", other, *flags, "--eval-samples", "2") == 0
+        assert "Gate: promote" in capfd.readouterr().out
+        assert await _run(promote_command.main, "2", *flags) == 3, f"no evidence against the base model: {other}"
 
     assert await _run(evaluate_command.main, "2", *flags, "--json", "--eval-samples", "2") == 0
     told = json.loads(capfd.readouterr().out)

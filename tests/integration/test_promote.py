@@ -15,12 +15,12 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from tests.builders import insert_window
-from tests.builders_evaluation import make_evaluation
+from tests.builders_evaluation import make_checkpoint, make_evaluation
 from tests.builders_promotion import insert_checkpoint
 from trainer import promote
 from trainer.backends.serving import Serving
 from trainer.evaluation.store import save
-from trainer.promote import canary_agents, end_canary, finish_canary, publish, roll_back
+from trainer.promote import IncumbentChanged, canary_agents, end_canary, finish_canary, publish, roll_back
 from trainer.promotion.pointer import Pointer, read_from_database, read_pointer, sync
 from trainer.promotion.promotions import (
     PROMOTION_TRANSITIONS,
@@ -52,7 +52,7 @@ async def test_a_promoted_checkpoint_is_what_the_game_the_ledger_and_the_file_na
 ) -> None:
     first, second = await insert_checkpoint(database, 1), await insert_checkpoint(database, 2)
     await _publish(database, tmp_path, first)
-    evaluation = make_evaluation(2)
+    evaluation = replace(make_evaluation(2), incumbent=first)
     await save(database, evaluation)
 
     promotion = await _publish(database, tmp_path, second, evaluation=evaluation)
@@ -229,6 +229,23 @@ async def test_promotions_at_the_same_moment_follow_each_other(database: Databas
     assert pointer == await read_from_database(database, "hindsight")
 
 
+@pytest.mark.parametrize(
+    "compared_with", [None, make_checkpoint(1), make_checkpoint(2, "another")], ids=["base", "step1", "another model"]
+)
+async def test_evidence_against_anything_but_what_the_agents_use_now_promotes_nothing(
+    database: Database, tmp_path: Path, compared_with: Checkpoint | None
+) -> None:
+    points = [await insert_checkpoint(database, step) for step in (1, 2, 3)]
+    await _publish(database, tmp_path, points[1])
+    evaluation = replace(make_evaluation(3), incumbent=compared_with)
+    await save(database, evaluation)
+    with pytest.raises(IncumbentChanged, match="it is hindsight@step2 now: evaluate hindsight@step3 again"):
+        await _publish(database, tmp_path, points[2], evaluation=evaluation)
+    assert await _models(database) == {"hindsight@step2": "deployed"}
+    await _publish(database, tmp_path, points[2], evaluation=evaluation, forced=True)
+    assert (await _models(database))["hindsight@step3"] == "deployed"
+
+
 # Rollback
 
 
@@ -250,6 +267,28 @@ async def test_rollback_goes_to_the_one_before_then_further_and_at_last_to_the_b
     assert forward.checkpoint.step == 2
     states = [(past.checkpoint.step, past.state.value) for past in await history(database, "hindsight")]
     assert states[:3] == [(2, "serving"), (0, "rolled_back"), (1, "rolled_back")]
+
+
+async def test_rollback_goes_by_what_served_before_and_not_by_its_number(database: Database, tmp_path: Path) -> None:
+    points = {step: await insert_checkpoint(database, step) for step in (2, 3, 5)}
+    for step in (2, 5, 3):
+        await _publish(database, tmp_path, points[step])
+    steps = [
+        (await roll_back(database, tmp_path, "hindsight", _at, step=None, reason="worse")).checkpoint.step
+        for _ in range(3)
+    ]
+    assert steps == [5, 2, 0], "never to one that was itself taken away"
+    with pytest.raises(ConfigurationError, match="step0 is what the agents use already"):
+        await roll_back(database, tmp_path, "hindsight", _at, step=None, reason="worse")
+
+
+async def test_a_step_that_served_twice_and_was_taken_away_is_no_way_back(database: Database, tmp_path: Path) -> None:
+    points = {step: await insert_checkpoint(database, step) for step in (3, 4)}
+    for step in (3, 4, 3):
+        await _publish(database, tmp_path, points[step])
+    for expected in (4, 0):
+        back = await roll_back(database, tmp_path, "hindsight", _at, step=None, reason="worse")
+        assert back.checkpoint.step == expected
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ async def _work(settings: EvaluateSettings) -> int:
         incumbent = used_now
         if settings.incumbent is not None:
             named = await find_checkpoint(database, *parse_checkpoint_name(settings.incumbent, settings.model))
-            incumbent = named if named.step > 0 else None
+            # The untrained base of its own model is what a candidate is compared with where there is no incumbent.
+            incumbent = None if (named.model, named.step) == (candidate.model, 0) else named
         evaluation = await evaluate(database, settings, candidate, incumbent, run_id=None)
         decision = rule(evaluation, settings)
         if incumbent == used_now:

@@ -128,6 +128,11 @@ class Evaluation:
         return next((comparison for comparison in self.comparisons if comparison.against == role), None)
 
     @property
+    def compared_with(self) -> tuple[str, int]:
+        """Model and step of the incumbent; step 0 of the candidate's own model where that is the base model."""
+        return (self.model, 0) if self.incumbent is None else (self.incumbent.model, self.incumbent.step)
+
+    @property
     def score_difference(self) -> Interval:
         """What the gate decides on: candidate minus incumbent."""
         comparison = self.against(Role.INCUMBENT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from data_bridge.database import Database
 from data_bridge.window_ids import is_held_out
@@ -20,7 +20,7 @@ async def save(database: Database, evaluation: Evaluation) -> None:
         evaluation.run_id,
         evaluation.model,
         evaluation.candidate.step,
-        evaluation.incumbent.step if evaluation.incumbent is not None else 0,
+        evaluation.compared_with[1],
         evaluation.judge.judge,
         gain.windows,
         gain.mean,
@@ -41,10 +41,12 @@ async def keep_ruling(database: Database, evaluation: Evaluation, decision: Gate
 async def latest_evaluation(
     database: Database, model: str, step: int, *, against: int | None = None
 ) -> Evaluation | None:
-    """The newest evaluation of a checkpoint; with ``against``, the newest comparison with that step."""
+    """The newest evaluation of a checkpoint; with ``against``, the newest comparison with that step of ``model``."""
     text = await database.pool.fetchval(
         "SELECT report::text FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2"
-        " AND incumbent_step = coalesce($3, incumbent_step) ORDER BY created_at DESC LIMIT 1",
+        " AND ($3::int IS NULL OR (incumbent_step = $3"
+        "   AND coalesce(report -> 'incumbent' ->> 'model', model) = model))"
+        " ORDER BY created_at DESC LIMIT 1",
         *(model, step, against),
     )
     return None if text is None else from_json(text)
@@ -58,12 +60,12 @@ async def evaluations_of_run(database: Database, run_id: str) -> list[Evaluation
     return [from_json(row["report"]) for row in rows]
 
 
-async def trained_among(database: Database, model: str, window_ids: Sequence[str]) -> set[str]:
-    """Which of these windows a batch of ``model`` holds."""
+async def trained_among(database: Database, models: Collection[str], window_ids: Sequence[str]) -> set[str]:
+    """Which of these windows a batch of any of ``models`` holds."""
     rows = await database.pool.fetch(
         "SELECT DISTINCT window_id FROM hindsight.batch_trajectories"
-        " WHERE model = $1 AND window_id = ANY($2) AND NOT released",
-        *(model, list(window_ids)),
+        " WHERE model = ANY($1) AND window_id = ANY($2) AND NOT released",
+        *(list(models), list(window_ids)),
     )
     return {row["window_id"] for row in rows}
 

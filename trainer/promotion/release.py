@@ -26,7 +26,7 @@ from trainer.evaluation.store import keep_ruling
 from trainer.inference.endpoint import EndpointModel
 from trainer.inference.open import ARTIFACT, open_chat_model, open_engine
 from trainer.judge.open import open_judge
-from trainer.promote import end_canary, finish_canary, publish
+from trainer.promote import IncumbentChanged, end_canary, finish_canary, publish
 from trainer.promotion.canary import CanaryDecision, CanaryRuling, windows_since
 from trainer.promotion.canary import decide as decide_canary
 from trainer.promotion.promotions import Promotion, find_checkpoint, running_canary, serving
@@ -69,30 +69,35 @@ async def consider(
     candidate: Checkpoint,
     *,
     run_id: str | None,
-    incumbent: Checkpoint | None = None,
     now: datetime | None = None,
 ) -> Considered:
     """Evaluate ``candidate`` against what the agents use, and publish it if the gate and ``--promote`` say so.
 
-    A canary that is still running is settled first, so that the incumbent is what the agents really keep.
+    A canary that is still running is settled first, so that the incumbent is what the agents really keep. If that
+    changes during the evaluation, nothing is decided: the evidence is about something that nobody uses any more.
     """
     await settle_canary(database, settings.home, candidate.model, now=now or await clock(database, settings.until))
-    incumbent = incumbent or await incumbent_of(database, candidate.model)
+    incumbent = await incumbent_of(database, candidate.model)
     evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
     decision = rule(evaluation, settings)
     await keep_ruling(database, evaluation, decision)
     logger.info("gate: %s for %s: %s", decision.ruling, candidate.name, decision.sentence)
     promotion = None
     if decision.ruling is Ruling.PROMOTE and settings.promote:
-        promotion = await publish(
-            database,
-            settings.home,
-            candidate,
-            serving_of(candidate, settings),
-            reason=decision.sentence,
-            evaluation=evaluation,
-            canary=settings.canary,
-        )
+        try:
+            promotion = await publish(
+                database,
+                settings.home,
+                candidate,
+                serving_of(candidate, settings),
+                reason=decision.sentence,
+                evaluation=evaluation,
+                canary=settings.canary,
+            )
+        except IncumbentChanged:
+            changed = "what the agents use changed meanwhile; evaluate again"
+            decision = GateDecision(Ruling.UNDECIDED, (changed,))
+            await keep_ruling(database, evaluation, decision)
     return Considered(evaluation, decision, promotion)
 
 
@@ -106,7 +111,9 @@ async def evaluate(
     now: datetime | None = None,
 ) -> Evaluation:
     """Candidate, incumbent, base model and baseline on the held-out windows; the result is kept."""
-    windows = await held_out_windows(database, settings, now=now or await clock(database, settings.until))
+    models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
+    now = now or await clock(database, settings.until)
+    windows = await held_out_windows(database, settings, models, now=now)
     replay = await load_replay(database, [window.window.window_id for window in windows])
     async with AsyncExitStack() as stack:
         policies = await _open_policies(stack, database, settings, candidate, incumbent, replay)
@@ -138,7 +145,7 @@ async def _open_policies(
     """The base model stands in for an incumbent that there is not; it is asked once all the same."""
     base = await find_checkpoint(database, candidate.model, 0)
     wanted = {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent or base}
-    if incumbent is not None and incumbent.step > 0:
+    if incumbent is not None:
         wanted[Role.BASE] = base
     engine = None
     if any(checkpoint.backend == "cpu" for checkpoint in wanted.values()):

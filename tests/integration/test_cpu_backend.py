@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,27 @@ async def test_a_step_reports_what_it_did(tmp_path: Path, tiny: Path) -> None:
     assert metrics["reward"] == pytest.approx((1.0 + 0.6 + 0.3) / 4)
     assert metrics["grad_norm"] > 0
     assert 0 < metrics["entropy"] < 11
+    await backend.close()
+
+
+@pytest.mark.parametrize(("level", "ratio", "clip_share"), [("token", math.cosh(1), 0.5), ("sequence", 1.0, 0.0)])
+async def test_ratio_and_clipping_are_measured_at_the_level_at_which_the_loss_takes_them(
+    tmp_path: Path, tiny: Path, level: str, ratio: float, clip_share: float
+) -> None:
+    """The log is a nat too high and too low by turns, so that each reply as a whole is as likely as it was."""
+    backend = await opened(tmp_path, tiny, importance_level=level)
+    agents = []
+    for text in ("BUY ACME 10", "HOLD for now"):
+        [scored] = await backend._backend.score([reply_to(0, text)])
+        assert scored is not None
+        even = len(scored.token_ids) // 2 * 2
+        logged = [one + (-1) ** place for place, one in enumerate(scored.logprobs[:even])]
+        tokens = {"completion_token_ids": list(scored.token_ids[:even]), "completion_logprobs": logged}
+        agents.append(replying(text, text, prompt="Hour 0: ACME trades at 100.", **tokens))
+    metrics = (await train(backend, make_batch(judged(agents, [1.0, 0.0])))).metrics
+    assert metrics["ratio"] == pytest.approx(ratio, abs=1e-3)
+    assert metrics["clip_share"] == pytest.approx(clip_share)
+    assert (metrics["effective_sample_size"] == pytest.approx(1.0, abs=1e-4)) == (level == "sequence")
     await backend.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import make_call, make_step, make_trajectory
 from tests.builders_ledger import make_judged
-from trainer.run.step_metrics import advantages_of, histogram, of_batch
+from trainer.run.step_metrics import advantages_of, histogram, of_batch, sampling_ages
 
 
 def test_advantages_equal_the_table_worked_out_by_hand() -> None:
@@ -24,7 +24,7 @@ def test_the_histogram_counts_every_value_once() -> None:
 
 
 def test_a_batch_is_summed_up() -> None:
-    metrics = of_batch([make_judged((0.0, 1.0)), make_judged((0.5, 0.5, 0.8))], 0, scale=False)
+    metrics = of_batch([make_judged((0.0, 1.0)), make_judged((0.5, 0.5, 0.8))], "hindsight", 0, scale=False)
     assert metrics["reward"] == pytest.approx((0 + 1 + 0.5 + 0.5 + 0.8) / 5)
     assert metrics["reward_spread"] == pytest.approx((1.0 + 0.3) / 2)
     assert metrics["judge_order_spread"] == pytest.approx(0.1)
@@ -33,9 +33,8 @@ def test_a_batch_is_summed_up() -> None:
 
 
 def test_the_age_of_the_policy_that_played_is_read_off_the_log() -> None:
+    authors = ("hindsight@step3", "wandb-artifact:///team/project/hindsight:step5", "other@step1", "hindsight")
+    calls = [make_call(model=author) for author in authors]
     judged = make_judged((0.0, 1.0))
-    members = tuple(
-        make_trajectory(steps=[make_step(calls=[make_call(model=f"hindsight@step{step}")])]) for step in (3, 5)
-    )
-    judged = replace(judged, group=replace(judged.group, trajectories=members))
-    assert of_batch([judged], 6, scale=False)["sampled_steps_ago"] == pytest.approx(2.0)
+    group = replace(judged.group, trajectories=(make_trajectory(steps=[make_step(calls=calls)]),))
+    assert sampling_ages([replace(judged, group=group)], "hindsight", 6) == [3, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +37,13 @@ class StepSettings:
 class _Tally:
     """Per trained token: what the metrics are made of."""
 
-    new: list[Tensor]
-    old: list[Tensor]
-    advantages: list[Tensor]
-    entropies: list[Tensor]
-    from_base: list[Tensor]
+    new: list[Tensor] = field(default_factory=list)
+    old: list[Tensor] = field(default_factory=list)
+    ratios: list[Tensor] = field(default_factory=list)
+    """At the level at which the loss takes them."""
+    advantages: list[Tensor] = field(default_factory=list)
+    entropies: list[Tensor] = field(default_factory=list)
+    from_base: list[Tensor] = field(default_factory=list)
     """KL of whole distributions from the base model, where it was measured."""
 
 
@@ -49,7 +51,7 @@ def gradient_step(policy: Policy, sequences: Sequence[PackedSequence], settings:
     """Train ``policy`` on ``sequences`` and return the step's metrics. Gradients accumulate over the sequences."""
     started = monotonic()
     policy.learns_entropy = settings.entropy_bonus > 0
-    tally = _Tally([], [], [], [], [])
+    tally = _Tally()
     losses, norms = [], []
     for part in _parts(sequences, settings.updates):
         loss, norm = _update(policy, part, settings, tally)
@@ -88,8 +90,7 @@ def _update(
 
 def backward(policy: Policy, sequence: PackedSequence, settings: StepSettings) -> None:
     """Forward and backward of one sequence alone: what the benchmark times."""
-    tally = _Tally([], [], [], [], [])
-    loss = _loss(policy, sequence, settings, tally, sample_base=False) / sequence.trainable_tokens
+    loss = _loss(policy, sequence, settings, _Tally(), sample_base=False) / sequence.trainable_tokens
     loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
 
 
@@ -108,7 +109,7 @@ def _loss(
         with torch.no_grad(), policy.as_base():
             base = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
         tally.from_base.append(policy.divergence(likelihoods, base))
-    _note(tally, inputs, targets, likelihoods)
+    _note(tally, inputs, targets, likelihoods, settings.objective)
     spread = _spread(likelihoods.logprobs, targets, sequence.tokens.shape[1])
     reference = None if base is None else _spread(base.logprobs, targets, sequence.tokens.shape[1])
     if inputs["logprobs"].isnan().all():  # imitation: ART takes missing ones for the policy's own, but warns
@@ -135,18 +136,32 @@ def _parts(sequences: Sequence[PackedSequence], number: int) -> list[Sequence[Pa
     return [sequences[start::number] for start in range(number)]
 
 
-def _note(tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: Likelihoods) -> None:
+def _note(tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: Likelihoods, objective: Any) -> None:
     new = likelihoods.logprobs.detach()
     old = inputs["logprobs"][0, targets]
+    old = torch.where(old.isnan(), new, old)
     tally.new.append(new)
-    tally.old.append(torch.where(old.isnan(), new, old))
+    tally.old.append(old)
+    tally.ratios.append(_ratios(new - old, inputs["group_ids"][0, targets], objective))
     tally.advantages.append(inputs["advantages"][0, targets])
     tally.entropies.append(likelihoods.entropies.detach())
 
 
+def _ratios(differences: Tensor, replies: Tensor, objective: Any) -> Tensor:
+    """Each token's importance ratio as ART's loss takes it: its own, its whole reply's, or one between the two."""
+    from art.utils.group_aggregate import group_aggregate
+
+    own = differences.clamp(-20, 20).exp()
+    level = objective.get("importance_sampling_level", "token")
+    if level == "token":
+        return own
+    reply: Tensor = group_aggregate(differences[None], by=replies[None], reduce="mean")[0].clamp(-20, 20).exp()
+    return {"sequence": reply, "average": (own + reply) / 2, "geometric_average": (own * reply).sqrt()}[level]
+
+
 def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
     new, old, advantages = torch.cat(tally.new), torch.cat(tally.old), torch.cat(tally.advantages)
-    ratio = (new - old).clamp(-20, 20).exp()
+    ratio = torch.cat(tally.ratios)
     low, high = _clip_range(settings.objective)
     clipped = ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
     metrics = {

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
+from data_bridge.chat_format import author_of
 from trainer.types import JudgedGroup
 
 HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)
 """Between these the advantages are counted; the first and the last bin are open."""
-
-_SAMPLED_BY = re.compile(r"@step(\d+)$")
 
 
 def advantages_of(scores: Sequence[float], *, scale: bool) -> list[float]:
@@ -31,12 +29,12 @@ def histogram(values: Sequence[float]) -> dict[str, list[float]]:
     return {"edges": list(HISTOGRAM_EDGES), "counts": [float(count) for count in counts]}
 
 
-def of_batch(groups: Sequence[JudgedGroup], policy_step: int, *, scale: bool) -> dict[str, Any]:
+def of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: int, *, scale: bool) -> dict[str, Any]:
     """Rewards, advantages, how well the judge agreed with itself, and how old the policy was that played."""
     scores = [[verdict.score for verdict in judged.verdicts] for judged in groups]
     flat = [score for group in scores for score in group]
     advantages = [one for group in scores for one in advantages_of(group, scale=scale)]
-    ages = sampling_ages(groups, policy_step)
+    ages = sampling_ages(groups, trainee, policy_step)
     return {
         "groups": len(groups),
         "trajectories": len(flat),
@@ -50,16 +48,15 @@ def of_batch(groups: Sequence[JudgedGroup], policy_step: int, *, scale: bool) ->
     }
 
 
-def sampling_ages(groups: Sequence[JudgedGroup], policy_step: int) -> list[int]:
-    """How many steps before ``policy_step`` the trained model wrote each logged reply, where the log says so."""
-    written_by = (
-        call.model_version or call.model
+def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int) -> list[int]:
+    """How many steps before ``policy_step`` the ``trainee`` wrote each logged reply, where the log says so."""
+    authors = (
+        author_of(call)
         for judged in groups
         for trajectory in judged.group.trajectories
         for call in trajectory.llm_calls
     )
-    steps = (_SAMPLED_BY.search(name) for name in written_by)
-    return [policy_step - int(match[1]) for match in steps if match is not None]
+    return [policy_step - one.step for one in authors if one.model == trainee and one.step is not None]
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -116,7 +116,9 @@ class TrainStage:
             )
         metrics: dict[str, Any] = {
             **result.metrics,
-            **step_metrics.of_batch(trained, prepared.batch.policy_step, scale=self._settings.scale_rewards),
+            **step_metrics.of_batch(
+                trained, prepared.batch.model, prepared.batch.policy_step, scale=self._settings.scale_rewards
+            ),
             "step": result.checkpoint.step,
             "trainable_tokens": result.trainable_tokens,
             "left_out": len(record.exclusions),

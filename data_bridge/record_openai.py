@@ -4,6 +4,10 @@
     async with trajectory.step(state):
         await client.chat.completions.create(model=…, messages=…)   # logged to that step
 
+The hook is the client's ``request``, below every way to ask for a completion: ``create``, ``parse``, ``stream``,
+``with_raw_response`` (LangChain's), ``beta``, and the same on copies made by ``with_options``. A recording that
+fails is a warning in the log: it never costs the agent an answer that has been paid for.
+
 Token ids and log-probabilities are kept where the endpoint gives them: vLLM's ``token_ids``, its
 ``token_id:123`` spelling in the log-probabilities, and OpenAI's plain log-probabilities (without ids).
 """
@@ -12,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_CHAT_COMPLETIONS = "/chat/completions"
 _TOKEN_ID = "token_id:"
 
 
@@ -40,27 +46,75 @@ def record_openai(
     ``ask_for_tokens`` adds what makes vLLM and its kin return token ids and log-probabilities. Their temperature
     is 1 unless the endpoint is set up to scale them. The given client stays as it is.
     """
-    recorded = client.with_options()
-    completions = recorded.chat.completions
-    create = completions.create
+    return _Recording(step, purpose, ask_for_tokens, logprobs_temperature).copy_of(client)
 
-    async def create_and_log(**request: Any) -> Any:
-        target = step or current_step.get()
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """How the calls of a client, and of every copy that is made of it, are recorded."""
+
+    step: StepRecording | None
+    purpose: str
+    ask_for_tokens: bool
+    logprobs_temperature: float
+
+    def copy_of(self, client: AsyncOpenAI) -> AsyncOpenAI:
+        from openai._legacy_response import LegacyAPIResponse
+
+        recorded = client.with_options()
+        send, copy = recorded.request, recorded.copy
+
+        async def send_and_log(cast_to: Any, options: Any, *, stream: bool = False, **how: Any) -> Any:
+            call = self.begin(options)
+            if call is not None:
+                options.post_parser = _logging_parser(call, options.post_parser, stream=stream)
+            answer = await send(cast_to, options, stream=stream, **how)
+            if call is not None and isinstance(answer, LegacyAPIResponse) and not stream:
+                with suppress(Exception):  # what is wrong with it is met by the agent, when it parses it
+                    answer.parse()  # which it need not ever do
+            return answer
+
+        def copy_and_record(**changes: Any) -> AsyncOpenAI:
+            return self.copy_of(copy(**changes))
+
+        # Of this copy of the client alone.
+        recorded.request = send_and_log  # type: ignore[method-assign]
+        recorded.copy = recorded.with_options = copy_and_record  # type: ignore[method-assign]
+        return recorded
+
+    def begin(self, options: Any) -> _Call | None:
+        """The call that a request with these ``options`` is, if it is one to record."""
+        if options.url != _CHAT_COMPLETIONS or not isinstance(options.json_data, Mapping):
+            return None
+        target = self.step or current_step.get()
         if target is None:
             logger.warning("a chat completion outside any step is not recorded")
-            return await create(**request)
-        if ask_for_tokens:
-            extra = {"return_token_ids": True, **(request.get("extra_body") or {})}
-            request = {"logprobs": True, **request, "extra_body": extra}
-        call = _Call(target, request, purpose, logprobs_temperature, time.monotonic())
-        answer = await create(**request)
-        if request.get("stream"):
+            return None
+        if self.ask_for_tokens:
+            options.json_data = {"logprobs": True, **options.json_data}
+            options.extra_json = {"return_token_ids": True, **(options.extra_json or {})}
+        request = {**options.json_data, **(options.extra_json or {})}
+        return _Call(target, request, self.purpose, self.logprobs_temperature, time.monotonic())
+
+
+def _logging_parser(call: _Call, parser: Any, *, stream: bool) -> Callable[[Any], Any]:
+    """What the client hands a parsed answer to, however it was asked for; before the agent's own ``parser``."""
+
+    def log_and_parse(answer: Any) -> Any:
+        if stream:
             return _RecordedStream(answer, call)
         call.log_completion(answer)
-        return answer
+        return parser(answer) if callable(parser) else answer  # openai's NOT_GIVEN is not callable
 
-    completions.create = create_and_log  # type: ignore[method-assign]  # of this copy of the client alone
-    return recorded
+    return log_and_parse
+
+
+@contextmanager
+def _at_worst_a_warning() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        logger.warning("a chat completion could not be recorded", exc_info=True)
 
 
 @dataclass(slots=True)
@@ -80,18 +134,30 @@ class _Call:
     logprobs: list[float] = field(default_factory=list)
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    is_logged: bool = False
 
     def log_completion(self, completion: Any) -> None:
-        """A whole answer. Only the first choice is what the agent went on with."""
-        self.add(completion)
-        if completion.choices:
-            message = completion.choices[0].message
-            self.text = message.content or ""
-            self.reasoning = getattr(message, "reasoning_content", None) or ""
-            self.tool_calls = [call.model_dump(exclude_none=True) for call in message.tool_calls or ()]
-        self.log()
+        """A whole answer, once. Only the first choice is what the agent went on with."""
+        if self.is_logged:  # a raw response is parsed as often as the agent likes
+            return
+        self.is_logged = True
+        with _at_worst_a_warning():
+            self.add(completion)
+            if completion.choices:
+                message = completion.choices[0].message
+                self.text = message.content or ""
+                self.reasoning = getattr(message, "reasoning_content", None) or ""
+                self.tool_calls = [call.model_dump(exclude_none=True) for call in message.tool_calls or ()]
+            self.log()
 
-    def log_chunk(self, chunk: Any) -> None:
+    def log_chunks(self, chunks: Sequence[Any]) -> None:
+        """A streamed answer: all of it or, if a chunk cannot be understood, none."""
+        with _at_worst_a_warning():
+            for chunk in chunks:
+                self.add_chunk(chunk)
+            self.log()
+
+    def add_chunk(self, chunk: Any) -> None:
         self.add(chunk)
         if chunk.choices and chunk.choices[0].index == 0:
             delta = chunk.choices[0].delta
@@ -150,12 +216,13 @@ class _RecordedStream:
         self._chunks = self._read()
 
     async def _read(self) -> AsyncIterator[Any]:
+        seen: list[Any] = []
         try:
             async for chunk in self._stream:
-                self._call.log_chunk(chunk)
+                seen.append(chunk)
                 yield chunk
         finally:
-            self._call.log()
+            self._call.log_chunks(seen)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._chunks
@@ -211,7 +278,7 @@ def _text_of(messages: Sequence[ChatMessage], role: str) -> str:
 
 
 def _number(value: Any, default: float | None) -> float | None:
-    return value if isinstance(value, int | float) else default  # openai's NOT_GIVEN and omit are neither
+    return value if isinstance(value, int | float) else default
 
 
 def _merge_tool_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:

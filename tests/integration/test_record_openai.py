@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -27,8 +28,9 @@ TOKENS = [("BUY", 11, -0.5), (" ACME", 12, -0.25), ("<eos>", 2, -0.01)]
 class Endpoint:
     """Chat completions as vLLM and OpenAI answer them: ``style`` says in which way tokens are told."""
 
-    def __init__(self, style: str = "vllm") -> None:
+    def __init__(self, style: str = "vllm", says: str = "BUY ACME") -> None:
         self.style = style
+        self.says = says
         self.requests: list[dict[str, Any]] = []
         app = Starlette(routes=[Route("/v1/chat/completions", self.answer, methods=["POST"])])
         transport = httpx.ASGITransport(app)
@@ -41,7 +43,7 @@ class Endpoint:
         self.requests.append(body)
         if body.get("stream"):
             return StreamingResponse(self.events(), media_type="text/event-stream")
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "BUY ACME"}}
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": self.says}}
         return JSONResponse(self.envelope([choice | self.told(TOKENS)], "chat.completion", usage=True))
 
     async def events(self) -> AsyncIterator[str]:
@@ -188,3 +190,84 @@ async def test_a_conversation_of_several_turns_keeps_its_messages(
     (call,) = await calls_of(trajectory, stored)
     assert call["messages"] == turns
     assert call["userPrompt"] == "Decide."
+
+
+class Decision(BaseModel):
+    verb: str
+
+
+def _create(client: AsyncOpenAI) -> Awaitable[Any]:
+    return client.with_options(timeout=5).chat.completions.create(model="m", messages=MESSAGES)
+
+
+async def _raw(client: AsyncOpenAI) -> Any:
+    raw = await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
+    assert raw.headers["content-type"] == "application/json"
+    return raw.parse()
+
+
+async def _raw_and_never_parsed(client: AsyncOpenAI) -> Any:
+    return await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
+
+
+async def _raw_stream(client: AsyncOpenAI) -> Any:
+    raw = await client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES, stream=True)
+    return [chunk async for chunk in raw.parse()]
+
+
+async def _streaming_response(client: AsyncOpenAI) -> Any:
+    completions = client.chat.completions.with_streaming_response
+    async with completions.create(model="m", messages=MESSAGES) as response:
+        return await response.parse()
+
+
+async def _events(client: AsyncOpenAI) -> Any:
+    async with client.chat.completions.stream(model="m", messages=MESSAGES) as stream:
+        return [event async for event in stream]
+
+
+@pytest.mark.parametrize("ask", [_create, _raw, _raw_and_never_parsed, _raw_stream, _streaming_response, _events])
+async def test_every_way_to_ask_for_a_completion_is_logged_once(
+    trajectory: TrajectoryRecording,
+    stored: list[TrajectoryRow],
+    ask: Callable[[AsyncOpenAI], Awaitable[Any]],
+) -> None:
+    async with trajectory.step({}):
+        assert await ask(record_openai(Endpoint().client))
+    (call,) = await calls_of(trajectory, stored)
+    assert (call["response"], call["userPrompt"], call["completionTokenIds"]) == (
+        "BUY ACME",
+        "ACME at 100.",
+        [11, 12, 2],
+    )
+
+
+async def test_a_parsed_completion_is_logged_also_if_it_does_not_parse(
+    trajectory: TrajectoryRecording, stored: list[TrajectoryRow]
+) -> None:
+    fits, fits_not = record_openai(Endpoint(says='{"verb":"BUY"}').client), record_openai(Endpoint().client)
+    async with trajectory.step({}):
+        answer = await fits.chat.completions.parse(model="m", messages=MESSAGES, response_format=Decision)
+        assert answer.choices[0].message.parsed == Decision(verb="BUY")
+        with pytest.raises(ValidationError):
+            await fits_not.beta.chat.completions.parse(model="m", messages=MESSAGES, response_format=Decision)
+    assert [call["response"] for call in await calls_of(trajectory, stored)] == ['{"verb":"BUY"}', "BUY ACME"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_cannot_be_logged_reaches_the_agent_all_the_same(
+    trajectory: TrajectoryRecording,
+    stored: list[TrajectoryRow],
+    caplog: pytest.LogCaptureFixture,
+    stream: bool,
+) -> None:
+    nameless: Any = [{"content": "who says so?"}]
+    async with trajectory.step({}):
+        client = record_openai(Endpoint().client)
+        answer: Any = await client.chat.completions.create(model="m", messages=nameless, stream=stream)
+        if stream:
+            assert len([chunk async for chunk in answer]) == 4
+        else:
+            assert answer.choices[0].message.content == "BUY ACME"
+    assert await calls_of(trajectory, stored) == []
+    assert "could not be recorded" in caplog.text

@@ -92,7 +92,7 @@ class BatchLedger:
                 *(point.model, point.step, record.run_id, record.batch_id),
                 *(point.base_model, point.backend, point.location),
             )
-            await exclude_rows(connection, record.run_id, record.exclusions)
+            await self._replace_exclusions(connection, record)
             await connection.execute(
                 "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])"
                 " AND state = ANY($4::text[])",
@@ -100,6 +100,14 @@ class BatchLedger:
                 sources_of(WindowState.TRAINED, WINDOW_TRANSITIONS),
             )
             await mark_trained(connection, record, result)
+
+    async def _replace_exclusions(self, connection: Any, record: BatchRecord) -> None:
+        """What left a member out before a restart (its judge failed, it had no tokens) no longer does."""
+        await connection.execute(
+            "DELETE FROM hindsight.exclusions WHERE run_id = $1 AND trajectory_id = ANY($2::text[])",
+            *(record.run_id, [verdict.trajectory_id for _, _, verdict in record.members()]),
+        )
+        await exclude_rows(connection, record.run_id, record.exclusions)
 
     async def batch_failed(self, lock: ModelLock, batch_id: str, error: str) -> None:
         """The backend does not have the batch: its trajectories are free for another one."""

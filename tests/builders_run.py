@@ -76,10 +76,10 @@ async def _not_evaluated(run: TrainingRun) -> None: ...
 
 
 class BrokenJudge:
-    """Fails for the windows it is told."""
+    """Fails for the windows it is told, for the reason it is told."""
 
-    def __init__(self, inner: Any, failing: set[str]) -> None:
-        self.inner, self.failing = inner, failing
+    def __init__(self, inner: Any, failing: set[str], reason: Reason) -> None:
+        self.inner, self.failing, self.reason = inner, failing, reason
 
     @property
     def identity(self) -> Any:
@@ -87,17 +87,17 @@ class BrokenJudge:
 
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         if group.window_id in self.failing:
-            return JudgeFailure(group, Reason.JUDGE_UNAVAILABLE, "503 from the endpoint", 0.01)
+            return JudgeFailure(group, self.reason, "503 from the endpoint", 0.01)
         verdict: JudgedGroup | JudgeFailure = await self.inner.judge(group)
         return verdict
 
     async def close(self) -> None: ...
 
 
-def break_judge(monkeypatch: pytest.MonkeyPatch, failing: set[str]) -> None:
+def break_judge(monkeypatch: pytest.MonkeyPatch, failing: set[str], reason: Reason = Reason.JUDGE_UNAVAILABLE) -> None:
     @asynccontextmanager
     async def opened(*arguments: Any, **options: Any) -> AsyncIterator[BrokenJudge]:
         async with open_judge(*arguments, **options) as judge:
-            yield BrokenJudge(judge, failing)
+            yield BrokenJudge(judge, failing, reason)
 
     monkeypatch.setattr(training_run, "open_judge", opened)

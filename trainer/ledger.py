@@ -10,10 +10,10 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from data_bridge.quality import Exclusion
+from data_bridge.quality import Exclusion, Reason
 from trainer.records.batches import BatchLedger
 from trainer.records.rows import as_json, decode_planned, exclude_rows, insert_windows, move, plan_summary
 from trainer.records.states import (
@@ -25,7 +25,8 @@ from trainer.records.states import (
     WindowState,
     sources_of,
 )
-from trainer.run.run_plan import PlannedWindow, RunPlan
+from trainer.run.progress import Progress
+from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +122,58 @@ class Ledger(BatchLedger):
 
     async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
         """The run's windows in order with the groups that are neither in a durable batch nor left out for good."""
+        settled = await self._settled(run_id)
+        windows = [
+            replace(window, groups=tuple(group for group in window.groups if not _is_closed(group, settled)))
+            for window in await self._planned_windows(run_id)
+        ]
+        return tuple(window for window in windows if window.groups)
+
+    async def progress_of(self, run_id: str) -> Progress:
+        """How far earlier attempts of the run came. Groups that are still open are counted when their turn comes."""
+        windows, settled = await self._planned_windows(run_id), await self._settled(run_id)
+        closed = [[group for group in window.groups if _is_closed(group, settled)] for window in windows]
+        finished = sum(len(own) == len(window.groups) for own, window in zip(closed, windows, strict=True))
+        fates = [{settled[name] for name in group.trajectory_ids} for own in closed for group in own]
+        (trained,) = await self._pool.fetch(
+            "SELECT count(*) AS steps, coalesce(sum((metrics ->> 'seconds')::float8), 0) AS seconds,"
+            " coalesce(sum(coalesce((metrics ->> 'trainable_tokens')::float8, trainable_tokens)), 0) AS tokens"
+            " FROM hindsight.batches WHERE run_id = $1 AND state = $2",
+            *(run_id, BatchState.TRAINED.value),
+        )
+        # The evaluation is paid by the same run, but for windows that it did not plan.
+        paid = await self._pool.fetchval(
+            "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls"
+            " JOIN hindsight.windows USING (run_id, window_id) WHERE run_id = $1",
+            run_id,
+        )
+        return Progress(
+            windows=finished,
+            windows_read=finished,
+            groups=len(fates),
+            groups_judged=sum(fate != {Reason.NO_COMPARABLE_PEER} for fate in fates),
+            groups_without_signal=sum(Reason.NO_SPREAD in fate for fate in fates),
+            cost_usd=float(paid),
+            steps=trained["steps"],
+            trainable_tokens=int(trained["tokens"]),
+            train_seconds=trained["seconds"],
+        )
+
+    async def _planned_windows(self, run_id: str) -> list[PlannedWindow]:
         rows = await self._pool.fetch(
             "SELECT window_id, hours, groups::text FROM hindsight.windows WHERE run_id = $1 ORDER BY window_id", run_id
         )
-        done = await self._pool.fetch(
-            "SELECT trajectory_id FROM hindsight.batch_trajectories JOIN hindsight.batches USING (batch_id)"
-            " WHERE run_id = $1 AND state = $2"
-            " UNION SELECT trajectory_id FROM hindsight.exclusions WHERE run_id = $1 AND reason = ANY($3::text[])",
+        return [PlannedWindow(row["window_id"], row["hours"], decode_planned(row["groups"])) for row in rows]
+
+    async def _settled(self, run_id: str) -> dict[str, Reason | None]:
+        """Trajectories that the run is done with: left out for good with the reason, or trained (None)."""
+        rows = await self._pool.fetch(
+            "SELECT trajectory_id, reason FROM hindsight.exclusions WHERE run_id = $1 AND reason = ANY($3::text[])"
+            " UNION ALL SELECT trajectory_id, NULL FROM hindsight.batch_trajectories"
+            " JOIN hindsight.batches USING (batch_id) WHERE run_id = $1 AND state = $2",
             *(run_id, BatchState.TRAINED.value, [reason.value for reason in FINAL_REASONS]),
         )
-        settled = {row["trajectory_id"] for row in done}
-        windows = [
-            PlannedWindow(
-                row["window_id"],
-                row["hours"],
-                tuple(group for group in decode_planned(row["groups"]) if not settled.issuperset(group.trajectory_ids)),
-            )
-            for row in rows
-        ]
-        return tuple(window for window in windows if window.groups)
+        return {row["trajectory_id"]: row["reason"] and Reason(row["reason"]) for row in rows}
 
     async def known_windows(self, run_id: str) -> set[str]:
         rows = await self._pool.fetch("SELECT window_id FROM hindsight.windows WHERE run_id = $1", run_id)
@@ -165,3 +199,7 @@ class Ledger(BatchLedger):
             run_id,
         )
         return {row["reason"]: row["n"] for row in rows}
+
+
+def _is_closed(group: PlannedGroup, settled: Mapping[str, Reason | None]) -> bool:
+    return all(name in settled for name in group.trajectory_ids)

@@ -258,7 +258,7 @@ def embedded(tiny: Path) -> Iterator[Command]:
 async def test_days_that_teach_nothing_are_exit_3_however_often_it_is_asked(embedded: Command) -> None:
     flags = ("--iterations", "1", "--windows-per-iteration", "2", "--agents", "3", "--min-spread", "1", "--json")
     for _ in range(2):
-        code, output = await embedded.run(*flags, "--held-out-share", "0")
+        code, output = await embedded.run(*flags, "--held-out-share", "0", "--until", NOW.isoformat())
         assert code == 3, output
         assert "Nothing was trained" in output
 

@@ -74,19 +74,18 @@ async def train_in_closed_loop(session: Session) -> TrainingRun:
         engine = await stack.enter_async_context(_engine(session))
         silent: NotEnoughData | None = None
         for number in range(len(days), settings.iterations):
+            if 0 < settings.max_steps <= run.progress.steps:
+                break
             day = _day(first, number, settings.windows_per_iteration)
             tally, played_with = await _play(session, engine, day)
-            before = run.progress.steps
             try:
                 await _train(run, day)
             except NotEnoughData as error:
                 silent = error
                 session.view.say(f"day {number + 1}: {error}")
-            days.append(_figures(day, tally, played_with, run, before))
+            days.append(_figures(day, tally, played_with, run, steps_before=sum(one["steps"] for one in days)))
             await ledger.note(run.run_id, {"days": days})
             session.view.say(_sentence(days[-1], settings.iterations))
-            if 0 < settings.max_steps <= run.progress.steps:
-                break
         if run.progress.steps == 0 and silent is not None:
             raise silent
     return run

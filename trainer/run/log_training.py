@@ -59,7 +59,7 @@ async def train_on_log(
     unfinished = plan.unfinished.run_id if plan.unfinished else None
     async with open_run(session, plan.outlook.plan, unfinished) as run:
         run.folder.write("plan.json", summary_of(plan.outlook))
-        if not plan.outlook.windows and await session.ledger.trained_batches(run.run_id) == 0:
+        if not plan.outlook.windows and run.progress.steps == 0:
             raise NotEnoughData(
                 f"Run {run.run_id} has nothing left to train and trained nothing before; "
                 "`--no-resume` begins a new run with the windows that there are."

@@ -62,7 +62,7 @@ class TrainStage:
         self._prepares_ahead = backend.name in _TRAINS_ELSEWHERE and settings.max_staleness > 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._cost_reported = 0.0
+        self._cost_reported = progress.cost_usd
         self.left_out: Counter[Reason] = Counter()
         """Why trajectories of judged groups had no tokens to train."""
 

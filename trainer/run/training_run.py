@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from data_bridge.errors import BackendError, Interrupted, NotEnoughData
+from data_bridge.errors import BackendError, HindsightError, Interrupted, NotEnoughData
 from data_bridge.postgres_reader import WindowReader, WindowRef
+from data_bridge.quality import Reason
 from data_bridge.redaction import redact
 from trainer.judge.cache import release_claims_of_dead
 from trainer.judge.open import open_judge
@@ -57,12 +59,12 @@ class TrainingRun:
         self.folder.exclusions(plan.excluded)
 
     async def train(self, reader: WindowReader, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
-        """One pass over ``windows``. Raises if it trained nothing although there were groups to train."""
-        if not windows:
-            return
-        session, settings = self.session, self.session.settings
-        steps_before, tokens_before = self.progress.steps, self.progress.trainable_tokens
-        signal_before = self.progress.groups_judged - self.progress.groups_without_signal
+        """One pass over ``windows``. Raises if it trained nothing although there were groups to train.
+
+        Not if the run trained something before: what is left of a run that was taken up may be nothing but groups
+        that cannot be trained, and its checkpoint is to be evaluated all the same.
+        """
+        session, settings, before = self.session, self.session.settings, replace(self.progress)
         trainer = TrainStage(
             settings,
             self.run_id,
@@ -74,6 +76,8 @@ class TrainingRun:
             session.view,
             self.progress,
         )
+        if not windows or trainer.has_enough_steps:
+            return
         verdicts = VerdictStage(settings, self.run_id, session.ledger, self.folder, self.progress)
         pipeline = Pipeline(
             settings=settings,
@@ -90,26 +94,36 @@ class TrainingRun:
             stop=session.stop,
         )
         await pipeline.run(windows, refs)
-        if self.progress.steps == steps_before:
-            with_signal = self.progress.groups_judged - self.progress.groups_without_signal - signal_before
-            self._explain_nothing(with_signal, trainer)
+        if self.progress.steps == before.steps:
+            fault = self._why_nothing(before, verdicts, trainer)
+            if self.progress.steps == 0:
+                raise fault
+            session.view.say(str(fault))
         logger.info(
             "run %s: %d steps, %d tokens",
             self.run_id,
-            self.progress.steps - steps_before,
-            self.progress.trainable_tokens - tokens_before,
+            self.progress.steps - before.steps,
+            self.progress.trainable_tokens - before.trainable_tokens,
         )
 
-    def _explain_nothing(self, with_signal: int, trainer: TrainStage) -> None:
+    def _why_nothing(self, before: Progress, verdicts: VerdictStage, trainer: TrainStage) -> HindsightError:
+        judged = self.progress.groups_judged - before.groups_judged
+        with_signal = judged - (self.progress.groups_without_signal - before.groups_without_signal)
+        nothing = "Nothing was trained" if before.steps == 0 else "Nothing more was trained"
         if with_signal > 0:
-            reasons = ", ".join(f"{reason.value} {count}" for reason, count in trainer.left_out.most_common(4))
-            raise BackendError(
-                f"Nothing was trained: none of {with_signal} judged groups has a trainable token ({reasons}); "
+            return BackendError(
+                f"{nothing}: none of {with_signal} judged groups has a trainable token ({_counted(trainer.left_out)}); "
                 "look at --purposes and --foreign, and at what the agents' log holds."
             )
-        raise NotEnoughData(
-            f"Nothing was trained: none of {self.progress.groups_judged} judged groups has scores that differ by "
-            f"--min-spread {self.session.settings.min_spread}; more agents or another judge may tell them apart."
+        if judged == 0:
+            return NotEnoughData(
+                f"{nothing}: no group has a verdict ({_counted(verdicts.left_out)}); look at --max-cost and "
+                "--judge-context, and at what `scripts/check_windows.py` says of the windows."
+            )
+        return NotEnoughData(
+            f"{nothing}: none of {judged} judged groups has scores that differ by "
+            f"--min-spread {self.session.settings.min_spread} ({_counted(verdicts.left_out)}); "
+            "more agents or another judge may tell them apart."
         )
 
 
@@ -136,7 +150,8 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     folder = RunFolder(settings.home, run_id)
     folder.write("config.json", public)
     folder.exclusions(plan.excluded)
-    progress = Progress(step=await session.backend.current_step())
+    progress = await ledger.progress_of(run_id)
+    progress.step = await session.backend.current_step()
     started = time.monotonic()
     with tracking(settings, run_id, folder.path, public) as tracker:
         async with open_judge(settings, session.database, run_id) as judge:
@@ -181,6 +196,13 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
         if error is None:
             raise
         logger.warning("run %s: its end could not be recorded (%s)", run.run_id, redact(str(fault)))
+
+
+def _counted(reasons: Counter[Reason]) -> str:
+    return (
+        ", ".join(f"{reason.value} {count}" for reason, count in reasons.most_common(4))
+        or "their trajectories are gone"
+    )
 
 
 def _new_run_id() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from data_bridge.errors import JudgeError
 from data_bridge.quality import Exclusion, Reason
 from trainer.config import TrainSettings
@@ -32,6 +34,8 @@ class VerdictStage:
         self._keep = parse_rule(settings.select)
         self._with_signal: set[str] = set()
         self._last_failure = ""
+        self.left_out: Counter[Reason] = Counter()
+        """Why trajectories of planned groups are not trained, as far as the judge decides it."""
 
     async def accept(self, verdict: JudgedGroup | JudgeFailure) -> JudgedGroup | None:
         """The group as it is to be trained, or None if it is left out. JudgeError when too many have failed."""
@@ -78,5 +82,6 @@ class VerdictStage:
             Exclusion(one.trajectory_id, one.agent_id, one.window_id, reason, detail)
             for one in verdict.group.trajectories
         ]
+        self.left_out.update(one.reason for one in excluded)
         await self._ledger.exclude(self._run_id, excluded)
         self._folder.exclusions(excluded)

@@ -66,6 +66,11 @@ class Job:
     ended: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Of its gradient steps, one a sequence."""
+        return () if self.ending == "copy" else (0.5, 0.3)
+
 
 class Refusal(Exception):
     def __init__(self, status: int, message: str) -> None:
@@ -85,7 +90,8 @@ class WandbServer:
         self.checkpoints: dict[str, list[dict[str, Any]]] = {}
         self.jobs: list[Job] = []
         self.endings: deque[str] = deque()
-        """Of the next jobs: ``checkpoint`` (the default), ``failed``, ``no_checkpoint`` or ``never``."""
+        """Of the next jobs: ``checkpoint`` (the default), ``failed``, ``no_checkpoint``, ``never``, or ``copy``:
+        nothing was found to train on, and the checkpoint is a copy of the last."""
         self.requests: list[tuple[str, str]] = []
         self._faults: dict[str, deque[Fault]] = {}
 
@@ -147,7 +153,7 @@ class WandbServer:
         job = Job(
             f"job-{len(self.jobs) + 1}", body["model_id"], batch, body, ending, time.monotonic() + self.training_seconds
         )
-        job.events.append({"type": "training_started", "data": {"num_sequences": 2}})
+        job.events.append({"type": "training_started", "data": {"num_sequences": len(job.losses)}})
         self.jobs.append(job)
         return {"id": job.id}
 
@@ -207,10 +213,10 @@ class WandbServer:
             if job.ending == "failed":
                 job.events.append({"type": "training_failed", "data": {"error_message": "out of memory"}})
                 continue
-            for loss in (0.5, 0.3):
+            for loss in job.losses:
                 data = {"loss": loss, "entropy": 1.0, "grad_norm": 0.1}
                 job.events.append({"type": "gradient_step", "data": data})
-            if job.ending == "checkpoint":
+            if job.ending in ("checkpoint", "copy"):
                 rows = self.checkpoints[job.model_id]
                 step = max((row["step"] for row in rows), default=0) + 1
                 rows.append({"id": f"{job.model_id}-{step}", "step": step, "metrics": {}})

@@ -341,6 +341,19 @@ async def test_a_job_that_ends_without_a_checkpoint_is_an_error_and_not_step_zer
     assert await settled_by_next_run(server, ledger) is None
 
 
+async def test_a_job_that_trained_nothing_is_an_error_although_it_left_a_copy_of_the_last_checkpoint(
+    server: WandbServer,
+) -> None:
+    ledger = Ledger()
+    server.endings.append("copy")
+    async with opened(server) as backend:
+        with pytest.raises(BackendError, match=r"not trained: .* job-1 made no gradient step") as untrained:
+            await backend.train(prepared_batch(), on_submitted=ledger)
+    assert untrained.value.exit_code == 4
+    assert server.steps() == [0, 1]
+    assert await settled_by_next_run(server, ledger) is None, "nor does the next run take the copy for the batch's step"
+
+
 async def test_a_failed_job_is_told_with_its_reason_and_may_be_sent_again(server: WandbServer) -> None:
     ledger = Ledger()
     server.endings.append("failed")

@@ -6,10 +6,11 @@ is known, and a batch is only ever sent again when one of these is certain:
 
     the server refused it, or was never reached     nothing was taken
     its job failed and there is no new checkpoint   nothing was trained
+    its job ended without one gradient step         nothing was trained, a new checkpoint is a copy of the last
     its answer was lost, and --remote-deadline      a job would have ended by now
     has passed since without a new checkpoint
 
-A new checkpoint since the sending always means that the batch was trained: the ledger's lock keeps every other
+Any other new checkpoint since the sending means that the batch was trained: the ledger's lock keeps every other
 trainer away from the model.
 """
 
@@ -233,6 +234,12 @@ class ServerlessBackend:
             if step <= receipt.after_step:
                 return _Untrained(f"W&B training job {job_id} failed: {end.error}.", may_be_sent_again=True)
             return self._result(receipt, step, end)
+        if not end.metrics:
+            return _Untrained(
+                f"W&B training job {job_id} made no gradient step: it found nothing in the batch to train on; "
+                "are all rewards of its groups equal, or its trajectories too long?",
+                may_be_sent_again=True,
+            )
         found = await wait_for_step(
             self._newest_step,
             receipt.after_step,

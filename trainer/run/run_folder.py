@@ -2,43 +2,56 @@
 
 ``config.json`` (no secrets), ``plan.json``, ``windows.jsonl``, ``exclusions.jsonl``, ``metrics.jsonl``, at the end
 ``summary.json``, and ``evaluation.json`` and ``report.html`` of what came of it. The ledger is the truth; the folder
-is for people and notebooks. A run that is taken up again appends to its folder.
+is for people and notebooks, and no run reads it again: one that cannot be written to, because the disk is full, is a
+warning and never the end of a run. A run that is taken up again appends to its folder.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Exclusion
 from data_bridge.redaction import redact
 
+logger = logging.getLogger(__name__)
+
 
 class RunFolder:
-    """Writes under ``home/runs/RUN_ID``."""
+    """Writes under ``home/runs/RUN_ID``. ConfigurationError if there can be no such folder, before anything is paid."""
 
     def __init__(self, home: Path, run_id: str) -> None:
         self.path = home / "runs" / run_id
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._has_warned = False
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self.path} cannot be made ({error.strerror}): give a --home that can be written to."
+            ) from error
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """One JSON document, replaced as a whole."""
         text = msgspec.json.format(msgspec.json.encode(content, enc_hook=str), indent=2).decode()
         temporary = self.path / f".{name}.tmp"
-        temporary.write_text(redact(text) + "\n", encoding="utf-8")
-        os.replace(temporary, self.path / name)
+        with self._never_in_the_way(name):
+            temporary.write_text(redact(text) + "\n", encoding="utf-8")
+            os.replace(temporary, self.path / name)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Lines of JSON, each with the time it was written."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         lines = [redact(msgspec.json.encode({"at": now, **row}, enc_hook=str).decode()) + "\n" for row in rows]
         if lines:
-            with (self.path / name).open("a", encoding="utf-8") as file:
+            with self._never_in_the_way(name), (self.path / name).open("a", encoding="utf-8") as file:
                 file.writelines(lines)
 
     def exclusions(self, exclusions: Iterable[Exclusion]) -> None:
@@ -55,3 +68,17 @@ class RunFolder:
                 for one in exclusions
             ),
         )
+
+    @contextmanager
+    def _never_in_the_way(self, name: str) -> Iterator[None]:
+        """What cannot be written is left out, with one warning for the whole folder."""
+        try:
+            yield
+        except OSError as error:
+            if not self._has_warned:
+                logger.warning(
+                    "%s cannot be written (%s); the run goes on, and the ledger has every step of it",
+                    self.path / name,
+                    error.strerror,
+                )
+            self._has_warned = True

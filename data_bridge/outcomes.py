@@ -1,7 +1,8 @@
 """What happened in a closed window → ``market_outcomes``: in one transaction, and as often as one likes.
 
 A market that is there already is corrected in place; what a later call does not know (None) stays as it was, so
-that a late call with half of the facts undoes nothing. An unresolved prediction market is written unresolved.
+that a late call with half of the facts undoes nothing. But a change in per cent that came from another price is
+forgotten: the reader computes it from the prices. An unresolved prediction market is written unresolved.
 
 The game's columns are narrow: ``changePercent`` ends at ±999.99. A larger move is left NULL beside its prices,
 from which the reader computes it; without prices it is cut to the limit. Prices have two decimals there, so the
@@ -84,14 +85,15 @@ async def record_outcomes(
 
 async def _correct(connection: Connection, row_id: str, columns: dict[str, Any]) -> int:
     facts = {name: value for name, value in columns.items() if value is not None}
-    if "startPrice" in facts and "endPrice" in facts:
-        facts["changePercent"] = columns["changePercent"]  # None, too, takes the place of an outdated figure
     if not facts:
         return 0
     places = {name: f"${place}{_cast(name)}" for place, name in enumerate(facts, 2)}
-    changes = ", ".join(f'"{name}" = {place}' for name, place in places.items())
-    differences = " OR ".join(f'"{name}" IS DISTINCT FROM {place}' for name, place in places.items())
-    statement = _CORRECT.format(changes=changes, differences=differences)
+    changes = [f'"{name}" = {place}' for name, place in places.items()]
+    differences = {name: f'"{name}" IS DISTINCT FROM {place}' for name, place in places.items()}
+    other_price = " OR ".join(differences[name] for name in ("startPrice", "endPrice") if name in facts)
+    if other_price and "changePercent" not in facts:
+        changes.append(f'"changePercent" = CASE WHEN {other_price} THEN NULL ELSE "changePercent" END')
+    statement = _CORRECT.format(changes=", ".join(changes), differences=" OR ".join(differences.values()))
     result = await connection.execute(statement, row_id, *facts.values())
     return int(result.rpartition(" ")[2])
 

@@ -14,7 +14,10 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.outcomes import record_outcomes
+from data_bridge.postgres_reader import WindowReader
+from data_bridge.quality import Rules
 from data_bridge.window_ids import start_of
+from tests.builders import insert_trajectory
 
 WINDOW = "2026-03-02T10:00"
 
@@ -57,6 +60,27 @@ async def test_a_late_correction_takes_the_place_of_the_old_figure(database: Dat
     assert await record_outcomes(database, WINDOW, stock(end=120.0)) == 1
     (row,) = await rows_of(database)
     assert (row["endPrice"], row["changePercent"]) == (120, 20)
+
+
+@pytest.mark.parametrize(
+    ("correction", "change"), [({"start": None, "end": 80.0}, -20.0), ({"start": 200.0, "end": None}, -45.0)]
+)
+async def test_a_late_correction_of_one_price_does_not_leave_the_old_percentage(
+    database: Database, correction: dict[str, Any], change: float
+) -> None:
+    await insert_trajectory(database.pool, window_id=WINDOW)  # there is no window without one
+    await record_outcomes(database, WINDOW, stock(start=100.0, end=110.0))
+    assert await record_outcomes(database, WINDOW, stock(**correction)) == 1
+    window = await WindowReader(database, Rules(now=start_of(WINDOW) + timedelta(days=1))).read(WINDOW)
+    assert window is not None
+    assert [known.change_percent for known in window.outcomes.stocks] == [change]
+
+
+async def test_one_price_repeated_leaves_the_percentage_as_it_was(database: Database) -> None:
+    await record_outcomes(database, WINDOW, stock(start=0.333, end=0.444))
+    assert await record_outcomes(database, WINDOW, stock(start=None, end=0.444)) == 0
+    (row,) = await rows_of(database)
+    assert row["changePercent"] == Decimal("33.33")
 
 
 async def test_a_row_under_another_spelling_of_the_window_is_corrected_not_doubled(database: Database) -> None:

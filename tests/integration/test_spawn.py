@@ -119,6 +119,49 @@ async def test_a_second_call_leaves_what_was_played_alone_and_other_settings_are
         await play(database, tmp_path, Market(8))
 
 
+async def test_of_two_worlds_that_want_the_same_hours_at_once_one_is_refused_and_none_is_mixed(
+    database: Database, tmp_path: Path
+) -> None:
+    worlds = [Market(seed, decisions=2) for seed in (7, 8)]
+    ended = await asyncio.gather(
+        *(play(database, tmp_path / str(world.seed), world) for world in worlds), return_exceptions=True
+    )
+    [refused] = [end for end in ended if end is not None]
+    assert isinstance(refused, ConfigurationError)
+    assert "already simulated with other settings" in str(refused)
+    winner = worlds[ended.index(None)]
+    seeds = await database.pool.fetch("SELECT DISTINCT world_seed FROM hindsight.simulated_windows")
+    assert [row[0] for row in seeds] == [winner.seed]
+    assert [len(window.window.trajectories) for window in await read(database)] == [5] * len(WINDOWS)
+    agents = await database.pool.fetch('SELECT DISTINCT "agentId" FROM trajectories')
+    assert {row[0] for row in agents} == {agent.agent_id for agent in scripted_cast(5, winner.seed)}
+
+
+async def test_a_play_killed_while_it_wrote_goes_on_with_its_own_seed_only(
+    make_database: Callable[..., str], template_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    async def dies(*_: object) -> None:
+        raise Killed
+
+    found = []
+    for is_killed in (False, True):
+        async with open_database(make_database(template_database), tmp_path) as database:
+            if is_killed:
+                with monkeypatch.context() as killing:
+                    killing.setattr("trainer.world.play.remember", dies)
+                    with pytest.raises(Killed):
+                        await play(database, tmp_path / "spool")
+                with pytest.raises(ConfigurationError, match="already simulated with other settings"):
+                    await play(database, tmp_path / "spool", Market(8))
+                assert await load_windows(database, WINDOWS) == {}
+            await play(database, tmp_path / "spool")
+            found.append(await content(database))
+    assert found[0] == found[1]
+
+
 async def test_an_interrupted_play_goes_on_to_the_same_content(
     make_database: Callable[..., str], template_database: str, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from trainer.world.guard import DEFAULT_LIMITS, Limits
 from trainer.world.market import Market
 from trainer.world.player import PlayedHour, Player
 from trainer.world.record import record_hour
-from trainer.world.store import load_books, remember, unplayed, windows_played
+from trainer.world.store import claim, load_books, remember, unplayed, windows_played
 from trainer.world.tally import Tally
 
 
@@ -52,8 +52,10 @@ async def play_windows(
         waiting: list[PlayedHour] = []
 
         async def write() -> None:
+            index = first_index + tally.windows
+            await claim(database, market, limits, [played.hour.window_id for played in waiting], index)
             await asyncio.gather(*(record_hour(recorder, database, played, market.seed) for played in waiting))
-            await remember(database, market, limits, waiting, first_index + tally.windows)
+            await remember(database, market, limits, waiting, index)
             for played in waiting:
                 tally.add(played)
                 if on_window is not None:

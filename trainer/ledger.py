@@ -17,6 +17,7 @@ from data_bridge.quality import Exclusion, Reason
 from trainer.records.batches import BatchLedger
 from trainer.records.rows import as_json, decode_planned, exclude_rows, insert_windows, move, plan_summary
 from trainer.records.states import (
+    DECIDED_REASONS,
     FINAL_REASONS,
     RUN_TRANSITIONS,
     WINDOW_TRANSITIONS,
@@ -192,6 +193,21 @@ class Ledger(BatchLedger):
     async def exclude(self, run_id: str, exclusions: Iterable[Exclusion]) -> None:
         async with self._pool.acquire() as connection, connection.transaction():
             await exclude_rows(connection, run_id, exclusions)
+
+    async def decided_against(self, model: str, window_ids: Iterable[str]) -> dict[str, Reason]:
+        """Trajectories of these windows that an earlier run of ``model`` left out for good, and why.
+
+        Only of windows that the run came to: one that it never reached (``--max-steps``) is planned anew.
+        """
+        rows = await self._pool.fetch(
+            "SELECT e.trajectory_id, e.reason FROM hindsight.exclusions e"
+            " JOIN hindsight.runs r USING (run_id) JOIN hindsight.windows w USING (run_id, window_id)"
+            " WHERE r.model = $1 AND r.state = $2 AND w.state <> $3 AND e.reason = ANY($4::text[])"
+            " AND e.window_id = ANY($5::text[])",
+            *(model, RunState.DONE.value, WindowState.PLANNED.value),
+            *([reason.value for reason in DECIDED_REASONS], list(window_ids)),
+        )
+        return {row["trajectory_id"]: Reason(row["reason"]) for row in rows}
 
     async def exclusion_counts(self, run_id: str) -> dict[str, int]:
         rows = await self._pool.fetch(

@@ -172,6 +172,7 @@ def _say_plan(session: Session, plan: LogPlan) -> None:
         f"Plan: {len(outlook.windows)} windows, {outlook.groups} groups, {outlook.trajectories} trajectories; "
         f"dropout {outlook.plan.dropout_rate:.0%} leaves out {outlook.plan.dropped}"
         + (f" and saves about ${outlook.cost_saved.usd:.2f}" if outlook.cost_saved.usd else "")
+        + (f"; an earlier run left out {_shown(outlook.decided_before)}" if outlook.decided_before else "")
         + "."
     )
     view.say(f"Judge: {outlook.cost}.")

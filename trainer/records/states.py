@@ -70,6 +70,10 @@ FINAL_REASONS = (Reason.NO_SPREAD, Reason.NOT_SELECTED, Reason.NO_COMPARABLE_PEE
 """Of a judged group that is left out: asking again would say the same. A judge that was away may come back, and
 tokens that could not be trained may be when the settings change."""
 
+DECIDED_REASONS = (Reason.DROPOUT, Reason.NOT_SELECTED, Reason.NO_SPREAD)
+"""Of a run that is done: not a fault that may pass but a decision, which the model's next run does not undo. What
+dropout saved would be paid for after all, and a verdict that taught nothing would be asked for again."""
+
 State = TypeVar("State", bound=StrEnum)
 
 

@@ -82,4 +82,5 @@ def summary_of(outlook: Outlook) -> dict[str, object]:
         "estimated_cost_usd": outlook.cost.usd,
         "cost_saved_usd": outlook.cost_saved.usd,
         "left_out": dict(outlook.excluded),
+        "left_out_before": dict(outlook.decided_before),
     }

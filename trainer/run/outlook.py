@@ -6,7 +6,7 @@ Nothing is paid and nothing is written here; ``--dry-run`` prints an outlook and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from data_bridge.errors import NotEnoughData
@@ -34,6 +34,8 @@ class Outlook:
     cost_saved: CostEstimate
     excluded: Mapping[str, int]
     """How many rows are left out for which reason."""
+    decided_before: Mapping[str, int]
+    """How many more an earlier run of the model left out for good, for which reason."""
 
     @property
     def groups(self) -> int:
@@ -46,7 +48,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """A surveyed window without what our own ledger knows as trained."""
+    """A surveyed window without what our own ledger knows as trained or left out for good."""
 
     window_id: str
     hours: int
@@ -69,18 +71,21 @@ async def look_ahead(
     """
     surveyed = await survey(reader, rules)
     known: set[str] = set()
-    trained: set[str] = set()
     open_windows: tuple[PlannedWindow, ...] = ()
-    if ledger is not None:
-        trained = await ledger.trained_ids(settings.model, [window.window_id for window in surveyed.windows])
-        if run_id is not None:
-            known = await ledger.known_windows(run_id)
-            open_windows = await ledger.open_windows(run_id)
+    if ledger is not None and run_id is not None:
+        known = await ledger.known_windows(run_id)
+        open_windows = await ledger.open_windows(run_id)
     fresh = [window for window in surveyed.windows if window.window_id not in known]
+    trained: set[str] = set()
+    decided: dict[str, Reason] = {}
+    if ledger is not None:
+        names = [window.window_id for window in fresh]
+        trained = await ledger.trained_ids(settings.model, names)
+        decided = await ledger.decided_against(settings.model, names)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
-    remaining = [_remaining(window, trained) for window in fresh]
+    remaining = [_remaining(window, trained | decided.keys()) for window in fresh]
     plan = make_plan((window for window in remaining if len(window.usable) >= rules.min_agents), rate, settings.seed)
-    plan = replace(plan, excluded=(*plan.excluded, *_left_out_by_check(fresh)))
+    plan = replace(plan, excluded=(*plan.excluded, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
@@ -95,6 +100,7 @@ async def look_ahead(
         cost,
         _saved(cost, estimate(groups, sum(tokens.get(name, 0) for name in (*kept, *dropped)), settings)),
         dict(Counter(one.reason.value for one in plan.excluded).most_common()),
+        dict(Counter(reason.value for name, reason in decided.items() if name not in trained).most_common()),
     )
 
 
@@ -102,8 +108,9 @@ def check_ready(outlook: Outlook, settings: TrainSettings) -> None:
     """NotEnoughData if there are too few windows for a new run, saying what is missing."""
     if len(outlook.windows) >= settings.min_windows:
         return
-    seen = sum(outlook.excluded.values())
-    why = ", ".join(f"{reason} {count}" for reason, count in list(outlook.excluded.items())[:4])
+    left_out = Counter(outlook.excluded) + Counter(outlook.decided_before)
+    seen = left_out.total()
+    why = ", ".join(f"{reason} {count}" for reason, count in left_out.most_common(4))
     raise NotEnoughData(
         f"{len(outlook.windows)} usable windows of at least {settings.min_windows} in the last "
         f"{settings.lookback.days} days"
@@ -112,8 +119,8 @@ def check_ready(outlook: Outlook, settings: TrainSettings) -> None:
     )
 
 
-def _remaining(window: WindowSummary, trained: set[str]) -> _Remaining:
-    left = [one for one in window.usable if one.trajectory_id not in trained]
+def _remaining(window: WindowSummary, done_with: Set[str]) -> _Remaining:
+    left = [one for one in window.usable if one.trajectory_id not in done_with]
     return _Remaining(window.window_id, window.hours, left)
 
 
@@ -131,6 +138,11 @@ def _saved(cost: CostEstimate, without_dropout: CostEstimate) -> CostEstimate:
     return CostEstimate(0, without_dropout.prompt_tokens - cost.prompt_tokens, 0, usd)
 
 
-def _left_out_by_check(windows: Sequence[WindowSummary]) -> list[Exclusion]:
-    """Without the rows that an earlier batch used: they are not left out, they are done."""
-    return [one for window in windows for one in window.excluded if one.reason is not Reason.ALREADY_USED]
+def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str]) -> list[Exclusion]:
+    """Without the rows that an earlier run used or decided against: they are not left out by this one."""
+    return [
+        one
+        for window in windows
+        for one in window.excluded
+        if one.reason is not Reason.ALREADY_USED and one.trajectory_id not in decided
+    ]

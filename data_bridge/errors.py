@@ -2,7 +2,7 @@
 
 Raise the narrowest class that fits, with one sentence that says what is wrong and what to do.
 The command-line frame prints that sentence and exits with ``exit_code``; nothing else decides exit codes.
-Each class is also the standard type that a caller without this module would expect.
+Each class is also the standard type that a caller without this module would expect, where there is one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class PromotionRefused(HindsightError, RuntimeError):
     exit_code = 5
 
 
-class Interrupted(HindsightError, KeyboardInterrupt):
-    """Stopped on request after the step in hand; the run can be resumed."""
+class Interrupted(HindsightError):
+    """Stopped on request after the step in hand; the run can be resumed.
+
+    Not a KeyboardInterrupt: a task that raises one throws it through the event loop, traceback and all.
+    """
 
     exit_code = 130

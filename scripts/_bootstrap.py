@@ -24,4 +24,7 @@ def run(module: str) -> int:
             os.execv(own, [str(own), *sys.argv])
         print("error: Hindsight's packages are not installed for this Python; run `make setup` first.", file=sys.stderr)
         return 2
-    return int(importlib.import_module(module).main())
+    try:
+        return int(importlib.import_module(module).main())
+    except KeyboardInterrupt:  # during the imports; the command itself answers it from then on
+        return 130

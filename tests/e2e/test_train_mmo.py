@@ -182,6 +182,28 @@ async def test_an_interrupted_run_ends_its_step_with_130_and_the_next_start_goes
     assert json.loads(output.splitlines()[-1])["state"] == "done"
 
 
+async def test_ctrl_c_is_answered_with_a_sentence_and_no_traceback(
+    database: Database, database_url: str, tmp_path: Path, tiny: Path
+) -> None:
+    """As a process of its own: what asyncio has to say about a lost exception comes when the interpreter ends."""
+    await insert_windows(database, 8)
+    home = tmp_path / "home"
+    flags = ("--home", str(home), "--base-model", str(tiny), "--backend", "cpu", "--threads", "1", "--lora-rank", "2")
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(ROOT / "scripts" / "train_mmo.py"), *flags, *ON_LOG, "--groups-per-step", "1"),
+        env=os.environ | {"DATABASE_URL": database_url},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    while running.returncode is None and not list(home.glob("checkpoints/hindsight/step-*")):
+        await asyncio.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, errors = await running.communicate()
+    assert running.returncode == 130, errors.decode()
+    assert "takes the run up again" in errors.decode()
+    assert "Traceback" not in errors.decode()
+
+
 def spoil(checkpoint: Path) -> None:
     weights = checkpoint / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ import time
 
 import pytest
 
+from data_bridge.errors import Interrupted
 from trainer.cli import frame
 from trainer.config import CommonSettings
 
@@ -29,3 +31,12 @@ def test_an_interrupt_that_a_library_forgets_is_said_again(monkeypatch: pytest.M
     code = frame.run_command(forgets_the_first, CommonSettings, [], prog="test", description="")
     assert code == 130
     assert time.monotonic() - started < 30
+
+
+def test_a_work_that_was_stopped_is_one_sentence_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    async def stopped(settings: CommonSettings) -> int:
+        raise Interrupted("Stopped after the step in hand.")
+
+    code = frame.run_command(stopped, CommonSettings, [], prog="test", description="")
+    gc.collect()  # asyncio tells of an exception that nobody took when its task is forgotten
+    assert (code, capsys.readouterr().err) == (130, "error: Stopped after the step in hand.\n")

@@ -40,11 +40,11 @@ def run_command(
     epilog: str = EXIT_CODES,
 ) -> int:
     """Parse ``argv`` into ``cls``, await ``work``, and turn whatever comes of it into an exit code."""
-    from trainer.cli.settings import all_variables
-
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
+        from trainer.cli.settings import all_variables
+
         settings = load(
             cls, arguments, prog=prog, description=description, epilog=epilog, known_variables=all_variables()
         )

@@ -241,3 +241,7 @@ def _shown(value: Any) -> str:
     if value is None:
         return "unknown"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+if __name__ == "__main__":  # how the scheduler starts it
+    sys.exit(main())

@@ -73,6 +73,11 @@ def random_scores(request: Request) -> dict[str, float]:
     return {shown.id: _chance.random() for shown in request.shown}
 
 
+def faintly(scorer: Scorer, contrast: float = 0.15) -> Scorer:
+    """The same judge, who uses only a small part of the scale."""
+    return lambda request: {id_: 0.4 + contrast * score for id_, score in scorer(request).items()}
+
+
 FAULTS: dict[str, Scorer] = {
     "order flips": position_bias,
     "padding": length_bias,

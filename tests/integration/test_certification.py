@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from data_bridge.database import Database
+from data_bridge.errors import JudgeError
 from tests.builders_judge import API_KEY, AT_ONCE, judge_settings
 from tests.fakes import judges_with_faults as judges
-from tests.fakes.judge_server import JudgeServer, Scorer
+from tests.fakes.judge_server import JudgeServer, Request, Response, Scorer, says
 from tests.fakes.judge_server import honest as answering
 from trainer.cli import certify_judge, train_mmo
 from trainer.judge.certification.attacks import ATTACKS
@@ -52,6 +53,41 @@ async def test_an_honest_judge_passes_every_line() -> None:
 async def test_a_planted_fault_is_caught_by_its_own_line(line: str) -> None:
     lines, _ = await examined(judges.FAULTS[line])
     assert not lines[line].passed, lines[line]
+
+
+@pytest.mark.parametrize("line", judges.FAULTS)
+async def test_a_fault_is_caught_also_in_a_judge_that_uses_little_of_the_scale(line: str) -> None:
+    lines, _ = await examined(judges.faintly(judges.FAULTS[line]))
+    assert not lines[line].passed, lines[line]
+
+
+async def test_a_faint_honest_judge_passes_and_one_that_tells_nothing_apart_does_not() -> None:
+    lines, _ = await examined(judges.faintly(judges.honest))
+    assert [line.name for line in lines.values() if not line.passed] == []
+    lines, _ = await examined(judges.faintly(judges.honest, 0.0))
+    assert {"contrast", "skill"} <= {line.name for line in lines.values() if not line.passed}
+
+
+async def test_one_group_without_a_verdict_loses_nothing_that_was_paid_for(database: Database) -> None:
+    """The others are heard and stored, so the next examination asks only what is missing."""
+    material = await simulated(GROUPS, AGENTS, seed=0)
+
+    def fails_on_the_third(request: Request) -> Response:
+        if request.ground_truth["window"] == material.groups[2].window_id:
+            return says("no verdict")(request)
+        return answering(judges.honest)(request)
+
+    async def ask(server: JudgeServer) -> None:
+        settings = judge_settings(server.base_url, judge_orders=2)
+        async with open_judge(settings, database, "certify", purpose="certify", retry=AT_ONCE) as judge:
+            await examine(Examiners(judge, judge, judge), material)
+
+    with JudgeServer(otherwise=fails_on_the_third) as server:
+        with pytest.raises(JudgeError, match="could not be examined"):
+            await ask(server)
+        answered = sum(request.ground_truth["window"] != material.groups[2].window_id for request in server.requests)
+    assert await database.pool.fetchval("SELECT count(*) FROM hindsight.verdicts") == answered
+    assert await database.pool.fetchval("SELECT count(*) FROM hindsight.judge_calls WHERE result = 'failed'") == 0
 
 
 async def test_a_judge_that_scores_at_random_finds_no_skill() -> None:

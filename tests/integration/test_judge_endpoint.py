@@ -28,7 +28,8 @@ EXPECTED = {"trajectory-1": 0.4517, "trajectory-2": 0.625, "trajectory-3": 0.798
 
 @asynccontextmanager
 async def judge_at(server: JudgeServer, **changes: Any) -> AsyncIterator[LlmJudge]:
-    settings = judge_settings(server.base_url, **({"judge_orders": 1} | changes))
+    asked: dict[str, Any] = {"judge_base_url": server.base_url, "judge_orders": 1}
+    settings = judge_settings(**(asked | changes))
     async with open_judge(settings, None, "run-1", retry=AT_ONCE) as judge:
         assert isinstance(judge, LlmJudge)
         yield judge
@@ -255,6 +256,125 @@ async def test_what_no_retry_can_cure_stops_all_judging_at_once(
                 await judge.judge(make_group(1.0, 2.0))
             assert len(server.requests) == asked <= 3
     assert API_KEY not in str(first.value)
+
+
+async def test_a_reply_limit_that_is_refused_under_either_name_ends_the_asking() -> None:
+    def refuses_its_limit(request: fake.Request) -> fake.Response:
+        name = "max_tokens" if "max_tokens" in request.body else "max_completion_tokens"
+        return fake.error(400, f"Invalid '{name}': integer above the maximum")(request)
+
+    with JudgeServer(otherwise=refuses_its_limit) as server, pytest.raises(JudgeError, match="above the maximum"):
+        await judge_once(server)
+    assert len(server.requests) == 4
+
+
+async def test_an_endpoint_that_has_not_implemented_schemas_is_asked_in_json_mode() -> None:
+    def behave(request: fake.Request) -> fake.Response:
+        if request.format == "json_schema":
+            return fake.error(501, "response_format json_schema is not implemented")(request)
+        return fake.honest()(request)
+
+    with JudgeServer(otherwise=behave) as server:
+        assert scores(await judge_once(server)) == EXPECTED
+    assert [request.format for request in server.requests] == ["json_schema", "json_object"]
+
+
+@pytest.mark.parametrize("digits", [400, 5_000])
+async def test_a_score_of_absurdly_many_digits_is_a_bad_reply(digits: int) -> None:
+    def behave(request: fake.Request) -> fake.Response:
+        text = str(fake.honest()(request).body["choices"][0]["message"]["content"])
+        return fake.completion(text.replace('"score": 0.625', '"score": ' + "9" * digits))
+
+    with JudgeServer(otherwise=behave) as server:
+        result = await judge_once(server)
+    assert isinstance(result, JudgeFailure)
+    assert result.reason is Reason.JUDGE_BAD_REPLY
+    assert len(server.requests) == 2
+
+
+async def test_an_endpoint_that_counts_absurdly_many_tokens_is_not_believed() -> None:
+    absurd = fake.with_usage({"prompt_tokens": 10**400, "completion_tokens": 3})
+    with JudgeServer(otherwise=absurd) as server:
+        async with judge_at(server) as judge:
+            assert scores(await judge.judge(make_group())) == EXPECTED
+            assert isinstance(judge.store, MemoryVerdicts)
+            assert [call.tokens_estimated for _, call in judge.store.calls] == [True]
+
+
+async def test_what_an_unusable_answer_took_is_paid_for() -> None:
+    def no_choices(request: fake.Request) -> fake.Response:
+        return fake.completion("", choices=[])
+
+    with JudgeServer(otherwise=no_choices) as server:
+        async with judge_at(server) as judge:
+            result = await judge.judge(make_group())
+    assert isinstance(result, JudgeFailure)
+    assert result.reason is Reason.JUDGE_UNAVAILABLE
+    assert len(server.requests) == 3
+    assert result.cost_usd == judge.budget.spent == pytest.approx(3 * 0.002)
+
+
+async def test_a_connection_lost_after_the_request_may_be_billed_and_one_never_made_is_not() -> None:
+    with JudgeServer(otherwise=fake.dropped()) as server:
+        async with judge_at(server) as judge:
+            await judge.judge(make_group())
+        assert judge.budget.spent > 0
+    async with open_judge(judge_settings(server.base_url), None, "run-1", retry=AT_ONCE) as nowhere:
+        assert isinstance(nowhere, LlmJudge)
+        await nowhere.judge(make_group())
+        assert nowhere.budget.spent == 0
+
+
+async def test_a_call_that_is_given_up_is_recorded_as_one_that_may_be_billed() -> None:
+    with JudgeServer(otherwise=fake.slow(5)) as server:
+        async with judge_at(server) as judge:
+            judging = asyncio.create_task(judge.judge(make_group()))
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            judging.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await judging
+            assert isinstance(judge.store, MemoryVerdicts)
+            [(_, call)] = judge.store.calls
+    assert (call.result, call.tokens_estimated) == (CallResult.TIMEOUT, True)
+    assert judge.budget.spent == pytest.approx(call.cost_usd)
+
+
+async def test_a_user_and_password_in_the_address_are_sent_and_not_shown() -> None:
+    with JudgeServer() as server:
+        address = server.base_url.replace("http://", "http://judge:p%40ss@")
+        async with open_judge(judge_settings(address, judge_orders=1), None, "run-1", retry=AT_ONCE) as judge:
+            assert scores(await judge.judge(make_group())) == EXPECTED
+            assert isinstance(judge, LlmJudge)
+            assert "p@ss" not in judge.endpoint.label
+    assert server.requests[0].headers["authorization"] == "Basic anVkZ2U6cEBzcw=="
+
+
+async def test_a_line_break_after_the_key_is_left_out() -> None:
+    with JudgeServer() as server:
+        await judge_once(server, judge_api_key=f"{API_KEY}\n")
+    assert server.requests[0].headers["authorization"] == f"Bearer {API_KEY}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"judge_api_key": "sk-\u2019oops"}, "JUDGE_API_KEY"),
+        ({"judge_base_url": "http://127.0.0.1:99999/v1"}, "JUDGE_BASE_URL"),
+    ],
+)
+async def test_a_key_or_an_address_that_cannot_be_is_refused_before_any_call(
+    changes: dict[str, Any], words: str
+) -> None:
+    with JudgeServer() as server, pytest.raises(ConfigurationError, match=words):
+        await judge_once(server, **changes)
+    assert server.requests == []
+
+
+async def test_a_client_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    with JudgeServer() as server, pytest.raises(ConfigurationError, match="SSL_CERT_FILE"):
+        await judge_once(server)
 
 
 async def test_a_prompt_that_the_endpoint_finds_too_long_is_over_context() -> None:

@@ -18,7 +18,7 @@ from tests.builders_judge import agent, make_group
 from trainer.judge.context import OverContext, fit, orders, prompt, shorten, water_level
 from trainer.judge.escape import clean, encode
 from trainer.judge.rubric import load_rubric, parse_rubric
-from trainer.judge.tokens import count_tokens
+from trainer.judge.tokens import count_tokens, thirds
 from trainer.judge.view import NEWS_SHOWN, view_of
 from trainer.types import Group, JudgeIdentity
 
@@ -220,12 +220,27 @@ def test_what_is_nested_without_end_is_cut_off_and_crashes_nothing() -> None:
     assert json.loads(shown)["action"] == "BUY"
 
 
+def test_no_value_can_hide_behind_a_name_that_looks_the_same() -> None:
+    odd = {"amount": 950.0, "amount\u200b": 10.0, "\uff41mount": 5.0, "amount (2)": 1.0}
+    shown = json.loads(encode({"with": odd}))["with"]
+    assert shown["amount"] == 950
+    assert sorted(shown.values()) == [1, 5, 10, 950]
+
+
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [("plain words of a sentence", 5), ("1234567890", 10), ('{"a":1.5}', 8), ("ACME", 2), ("\u5e02\u573a", 3), ("", 0)],
+)
+def test_digits_signs_and_other_scripts_are_not_taken_for_words(text: str, least: int) -> None:
+    assert count_tokens(text) >= least
+
+
 @given(st.lists(st.integers(0, 5_000), max_size=30), st.integers(0, 50_000))
 def test_the_water_level_fills_the_room_and_no_more(sizes: list[int], room: int) -> None:
     try:
         level = water_level(sizes, room)
     except OverContext:
-        assert sum(min(size, 48) for size in sizes) > room
+        assert sum(min(size, 80) for size in sizes) > room
         return
     assert sum(min(size, level) for size in sizes) <= room
     if any(size > level for size in sizes):
@@ -233,13 +248,13 @@ def test_the_water_level_fills_the_room_and_no_more(sizes: list[int], room: int)
 
 
 @settings(deadline=None)
-@given(st.text(min_size=1, max_size=500), st.integers(48, 400))
+@given(st.text(min_size=1, max_size=500), st.integers(80, 600))
 def test_a_shortened_text_fits(text: str, level: int) -> None:
     text = clean(text)
-    assert len(encode(shorten(text, level)).encode()) <= level
+    assert thirds(encode(shorten(text, level))) <= level
 
 
-@pytest.mark.parametrize("tokens", [2_100, 2_500, 4_000, 10_000])
+@pytest.mark.parametrize("tokens", [2_800, 3_000, 4_000, 10_000])
 def test_the_budget_is_kept_by_shortening_the_longest_observations_evenly(tokens: int) -> None:
     lengths = (30, 200, 9_000, 12_000, 15_000)
     members = [agent(number, prompt="x" * length) for number, length in enumerate(lengths)]

@@ -31,16 +31,23 @@ _LOAD = """
 SELECT verdict_key, order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cost_usd, characters_cut
   FROM hindsight.verdicts WHERE verdict_key = ANY($1)
 """
-# In the order of the key, so that two hosts that want the same rows do not wait for each other.
+# Rows in the order of the key, and none that another host holds: two hosts never wait for each other in a circle.
 _CLAIM = """
 INSERT INTO hindsight.verdict_claims AS c (verdict_key, order_number, holder, expires_at)
 SELECT wanted.*, $3, clock_timestamp() + $4
   FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::int[]) AS w(k, n) ORDER BY k, n) AS wanted
+ WHERE NOT EXISTS (SELECT FROM hindsight.verdict_claims AS live
+                    WHERE live.verdict_key = k AND live.order_number = n AND live.expires_at >= clock_timestamp())
     ON CONFLICT (verdict_key, order_number) DO UPDATE SET holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at
  WHERE c.expires_at < clock_timestamp()
 RETURNING verdict_key, order_number
 """
-_RENEW = "UPDATE hindsight.verdict_claims SET expires_at = clock_timestamp() + $2 WHERE holder = $1"
+_RENEW = """
+WITH ours AS (SELECT verdict_key, order_number FROM hindsight.verdict_claims WHERE holder = $1
+               ORDER BY verdict_key, order_number FOR UPDATE)
+UPDATE hindsight.verdict_claims AS c SET expires_at = clock_timestamp() + $2 FROM ours
+ WHERE c.verdict_key = ours.verdict_key AND c.order_number = ours.order_number
+"""
 _RELEASE = """
 DELETE FROM hindsight.verdict_claims AS c USING unnest($1::text[], $2::int[]) AS w(k, n)
  WHERE c.verdict_key = w.k AND c.order_number = w.n AND c.holder = $3

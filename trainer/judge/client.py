@@ -11,11 +11,13 @@ import gc
 import json
 import logging
 import time
+from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from data_bridge.errors import ConfigurationError, HindsightError, JudgeError
 from data_bridge.quality import Reason
@@ -28,12 +30,13 @@ from trainer.judge.retry import retry_after_of
 from trainer.judge.tokens import count_tokens
 
 if TYPE_CHECKING:
-    from openai import APIStatusError
+    from openai import APIConnectionError, APIStatusError
 
 logger = logging.getLogger(__name__)
 
 OPENAI = "https://api.openai.com/v1"
 
+_MOST_TOKENS = 100_000_000  # of one call: an endpoint that counts more has miscounted
 _OVER_CONTEXT = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
 _FILTERED = ("content_filter", "content filter", "content management policy", "content_policy")
 
@@ -50,8 +53,20 @@ class Answer:
     latency_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Of a call, as the endpoint counts them."""
+
+    prompt: int
+    completion: int
+
+
 class CallFailed(Exception):
-    """No answer came. At most one of ``again`` (retry at once), ``reason`` and ``fatal`` is set; none: retry later."""
+    """No answer came. At most one of ``again`` (retry at once), ``reason`` and ``fatal`` is set; none: retry later.
+
+    ``used`` is what the endpoint says that the call took all the same; without it ``may_be_billed`` says whether
+    the request reached somebody who may have worked on it.
+    """
 
     def __init__(
         self,
@@ -62,6 +77,8 @@ class CallFailed(Exception):
         again: bool = False,
         reason: Reason | None = None,
         fatal: HindsightError | None = None,
+        used: Tokens | None = None,
+        may_be_billed: bool = False,
     ) -> None:
         super().__init__(fault)
         self.result = result
@@ -70,6 +87,8 @@ class CallFailed(Exception):
         self.again = again
         self.reason = reason
         self.fatal = fatal
+        self.used = used
+        self.may_be_billed = may_be_billed
         self.latency_ms = 0.0
 
 
@@ -77,21 +96,29 @@ class Endpoint:
     """The judge's model at its endpoint. Remembers which dialect it speaks."""
 
     def __init__(self, model: str, base_url: str | None, api_key: str, timeout: timedelta, reply_tokens: int) -> None:
+        import httpx
         from openai import AsyncOpenAI, DefaultAioHttpClient
 
         _spare_the_collector()
         register_secret(api_key)
         self._model = model
-        self._base_url = base_url or OPENAI
+        self._base_url, login = _without_login(base_url or OPENAI)
         self._timeout = timeout.total_seconds()
         self._reply_tokens = reply_tokens
-        self._client = AsyncOpenAI(
-            api_key=api_key,
-            base_url=self._base_url,
-            max_retries=0,
-            timeout=None,  # ``_request`` keeps the time; aiohttp's dropped connections would pass for timeouts
-            http_client=DefaultAioHttpClient(),  # httpx's own pool is most of the work with 64 calls in flight
-        )
+        try:
+            self._client = AsyncOpenAI(
+                api_key=api_key,
+                base_url=self._base_url,
+                default_headers=login,
+                max_retries=0,
+                timeout=None,  # ``_request`` keeps the time; aiohttp's dropped connections would pass for timeouts
+                http_client=DefaultAioHttpClient(),  # httpx's own pool is most of the work with 64 calls in flight
+            )
+        except (OSError, ValueError, httpx.InvalidURL) as error:
+            raise ConfigurationError(
+                f"The judge's client cannot be made ({redact(str(error))}): "
+                "check JUDGE_BASE_URL, SSL_CERT_FILE and the proxy variables."
+            ) from error
         self._dialect = Dialect()
         self._understood: set[Dialect] = set()
 
@@ -128,11 +155,13 @@ class Endpoint:
                 response = await self._client.post("/chat/completions", body=body, cast_to=httpx.Response)
                 return response.text
         except TimeoutError as error:
-            raise CallFailed(CallResult.TIMEOUT, f"no answer within {self._timeout:g} s") from error
+            fault = f"no answer within {self._timeout:g} s"
+            raise CallFailed(CallResult.TIMEOUT, fault, may_be_billed=True) from error
         except APIStatusError as error:
             raise self._explain(error, dialect) from error
         except APIConnectionError as error:
-            raise CallFailed(CallResult.FAILED, f"the connection to {self.label} failed ({_cause(error)})") from error
+            fault = f"the connection to {self.label} failed ({_origin(error)})"
+            raise CallFailed(CallResult.FAILED, fault, may_be_billed=_was_sent(error)) from error
 
     def _explain(self, error: APIStatusError, dialect: Dialect) -> CallFailed:
         status = error.status_code
@@ -140,7 +169,7 @@ class Endpoint:
         fault = f"{self.label} answered {status}: {words}"
         if status == 429 and "insufficient_quota" not in words:
             return CallFailed(CallResult.BUSY, fault, retry_after=retry_after_of(error.response.headers))
-        if status >= 500 or status in (408, 409, 425):
+        if status in (408, 409, 425) or (status >= 500 and status != 501):
             return CallFailed(CallResult.FAILED, fault, retry_after=retry_after_of(error.response.headers))
         if any(sign in words.lower() for sign in _OVER_CONTEXT) or status == 413:
             return CallFailed(CallResult.REFUSED, fault, reason=Reason.OVER_CONTEXT)
@@ -184,6 +213,18 @@ class Endpoint:
         return JudgeError(f"The judge at {self.label} answered {status}: {_unstopped(words)}; check JUDGE_BASE_URL.")
 
 
+def _without_login(url: str) -> tuple[str, dict[str, str]]:
+    """The URL without a user and password in it, and the header that says them: aiohttp would refuse the two ways."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return url, {}
+    user, password = unquote(parts.username), unquote(parts.password or "")
+    register_secret(password)
+    said = b64encode(f"{user}:{password}".encode()).decode()
+    register_secret(said)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), {"Authorization": f"Basic {said}"}
+
+
 @cache
 def _spare_the_collector() -> None:
     """Leave what is imported by now out of garbage collection, once: looking through it stops all calls for 0.1 s."""
@@ -192,41 +233,59 @@ def _spare_the_collector() -> None:
 
 
 def _answer(body: str, prompt: Prompt, latency_ms: float) -> Answer:
+    told: Tokens | None = None
     try:
         reply = json.loads(body)
+        told = _usage(reply.get("usage"))
         choice = reply["choices"][0]
         message = choice["message"]
         text = message.get("content") or ""
         if not isinstance(text, str):
             raise TypeError("content is no text")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CallFailed(CallResult.FAILED, "the answer was no chat completion") from error
+        raise CallFailed(
+            CallResult.FAILED, "the answer was no chat completion", used=told, may_be_billed=True
+        ) from error
     fault = None
     if message.get("refusal") or choice.get("finish_reason") == "content_filter":
         fault = "it was a refusal"
     elif choice.get("finish_reason") == "length":
         fault = "it was cut off; keep every explanation to one short sentence"
-    told = _usage(reply.get("usage"))
-    asked, answered = told or (count_tokens(prompt.system + prompt.user), count_tokens(text))
-    return Answer(text, fault, asked, answered, told is None, latency_ms)
+    used = told or Tokens(count_tokens(prompt.system + prompt.user), count_tokens(text))
+    return Answer(text, fault, used.prompt, used.completion, told is None, latency_ms)
 
 
-def _usage(used: Any) -> tuple[int, int] | None:
+def _usage(used: Any) -> Tokens | None:
     """Tokens of the prompt and of the reply as the endpoint counts them; None if it does not, or makes no sense."""
     if not isinstance(used, dict):
         return None
     counted = used.get("prompt_tokens"), used.get("completion_tokens")
     match counted:
-        case (int(asked), int(answered)) if asked >= 0 and answered >= 0:
-            return asked, answered
+        case (int(asked), int(answered)) if 0 <= asked <= _MOST_TOKENS and 0 <= answered <= _MOST_TOKENS:
+            return Tokens(asked, answered)
     return None
 
 
-def _cause(error: BaseException) -> str:
-    """The kind of the error that all others wrap."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return type(error).__name__
+def _was_sent(error: APIConnectionError) -> bool:
+    """Whether the request may have reached the endpoint before its connection was lost."""
+    import aiohttp
+
+    causes = list(_causes(error))
+    is_lost = any(isinstance(cause, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError) for cause in causes)
+    return is_lost and not any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes)
+
+
+def _origin(error: BaseException) -> str:
+    *_, origin = _causes(error)
+    return type(origin).__name__
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it wraps, the origin last."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def _message(error: APIStatusError) -> str:

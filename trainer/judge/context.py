@@ -17,14 +17,14 @@ from itertools import chain
 
 from trainer.judge.escape import encode
 from trainer.judge.rubric import Rubric
-from trainer.judge.tokens import BYTES_PER_TOKEN, count_tokens
+from trainer.judge.tokens import THIRDS_PER_TOKEN, count_tokens, thirds
 from trainer.judge.view import GroupView
 
 PROMPT_VERSION = "1"
 """Counts up with any change of what the judge is told here or in ``view``; part of every verdict's key."""
 
 _ID_LENGTH = 8
-_LEAST = 48  # bytes of a shortened observation: the note of how much was left out
+_LEAST = 80  # thirds of a token of a shortened observation: the note of how much was left out
 _LONGEST_FAULT = 200
 
 _RULES = """You judge how autonomous agents decided. After the fact you are told what really happened; they were not.
@@ -78,11 +78,11 @@ def fit(view: GroupView, rubric: Rubric, context_tokens: int) -> FittedGroup:
     """The view within ``context_tokens``. OverContext if its decisions do not fit."""
     system = _RULES.format(rubric=rubric.text, count=len(view.trajectories))
     blank = ["x" * _ID_LENGTH] * len(view.trajectories)
-    frame = system + _user_message(view.ground_truth, blank, [""] * len(blank)) + _AGAIN + " " * _LONGEST_FAULT
-    room = context_tokens * BYTES_PER_TOKEN - _bytes(frame)
+    frame = system + _user_message(view.ground_truth, blank, [""] * len(blank)) + _AGAIN + "0" * _LONGEST_FAULT
+    room = context_tokens * THIRDS_PER_TOKEN - thirds(frame)
     observed = [[step.saw for step in trajectory.steps] for trajectory in view.trajectories]
     fitted = observed
-    if sum(_bytes(trajectory.whole) for trajectory in view.trajectories) > room:
+    if sum(thirds(trajectory.whole) for trajectory in view.trajectories) > room:
         fitted = _shortened(view, observed, room)
     bodies = tuple(view.shown(saws) for view, saws in zip(view.trajectories, fitted, strict=True))
     pairs = zip(chain.from_iterable(observed), chain.from_iterable(fitted), strict=True)
@@ -98,10 +98,10 @@ def fit(view: GroupView, rubric: Rubric, context_tokens: int) -> FittedGroup:
 
 
 def _shortened(view: GroupView, observed: list[list[str]], room: int) -> list[list[str]]:
-    """The observations, shortened so that all trajectories together take at most ``room`` bytes."""
-    without = sum(_bytes(body.shown([""] * len(body.steps))) for body in view.trajectories)
-    tags = sum(_bytes('"saw":,') for saws in observed for saw in saws if saw)
-    level = water_level([_bytes(encode(saw)) for saws in observed for saw in saws if saw], room - without - tags)
+    """The observations, shortened so that all trajectories together take at most ``room`` thirds of a token."""
+    without = sum(thirds(body.shown([""] * len(body.steps))) for body in view.trajectories)
+    tags = sum(thirds('"saw":,') for saws in observed for saw in saws if saw)
+    level = water_level([thirds(encode(saw)) for saws in observed for saw in saws if saw], room - without - tags)
     return [[shorten(saw, level) for saw in saws] for saws in observed]
 
 
@@ -122,13 +122,13 @@ def water_level(sizes: Sequence[int], room: int) -> int:
 
 
 def shorten(text: str, level: int) -> str:
-    """``text`` in at most ``level`` bytes of escaped JSON: its beginning and its end, and how much is missing."""
-    if _bytes(encode(text)) <= level:
+    """``text`` with a size of at most ``level`` as escaped JSON: its beginning and end, and how much is missing."""
+    if thirds(encode(text)) <= level:
         return text
     kept, most = 0, len(text)
     while kept < most:
         middle = (kept + most + 1) // 2
-        if _bytes(encode(_with_gap(text, middle))) <= level:
+        if thirds(encode(_with_gap(text, middle))) <= level:
             kept = middle
         else:
             most = middle - 1
@@ -182,7 +182,3 @@ def _user_message(truth: str, ids: Sequence[str], bodies: Sequence[str]) -> str:
 def _opaque_id(nonce: bytes, number: int) -> str:
     digest = hashlib.blake2b(number.to_bytes(2, "big"), key=nonce, digest_size=10).digest()
     return base64.b32encode(digest).decode().lower()[:_ID_LENGTH]
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode())

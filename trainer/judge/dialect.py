@@ -45,8 +45,6 @@ class Dialect:
         words = refusal.lower()
         if "max_completion_tokens" in words and self.limit_name == "max_completion_tokens":
             return replace(self, limit_name="max_tokens")
-        if "max_tokens" in words and self.limit_name == "max_tokens":
-            return replace(self, limit_name="max_completion_tokens")
         if "temperature" in words and self.temperature is not None:
             return replace(self, temperature=None)
         structure = _POORER.get(self.structure)

@@ -12,6 +12,7 @@ import json
 import math
 import re
 import unicodedata
+from collections import Counter
 from typing import Any
 
 _UNSEEN = re.compile(
@@ -73,7 +74,20 @@ def _cleaned(value: Any, depth: int = 0) -> Any:
     if depth == _DEEPEST and isinstance(value, (dict, list, tuple)):
         return "nested too deeply"
     if isinstance(value, dict):
-        return {clean(str(key)): _cleaned(part, depth + 1) for key, part in value.items()}
+        return _cleaned_object(value, depth)
     if isinstance(value, (list, tuple)):
         return [_cleaned(part, depth + 1) for part in value]
     return clean(str(value))
+
+
+def _cleaned_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    """Names that are the same once cleaned are told apart by a number: no value may hide behind another."""
+    shown: dict[str, Any] = {}
+    times: Counter[str] = Counter()
+    for key, part in value.items():
+        cleaned = name = clean(str(key))
+        while name in shown:
+            times[cleaned] += 1
+            name = f"{cleaned} ({times[cleaned] + 1})"
+        shown[name] = _cleaned(part, depth + 1)
+    return shown

@@ -53,7 +53,7 @@ async def open_judge(
         endpoint = Endpoint(
             model=identity.judge,
             base_url=settings.judge_base_url,
-            api_key=judge_key(settings),
+            api_key=_key(settings),
             timeout=settings.judge_timeout,
             reply_tokens=settings.judge_reply_tokens,
         )
@@ -81,7 +81,7 @@ def refuse_unusable(settings: JudgeSettings) -> None:
     if not uses_llm(settings):
         return
     identity_of(settings)
-    judge_key(settings)
+    _key(settings)
     if settings.judge_base_url is not None and not _is_address(settings.judge_base_url):
         raise ConfigurationError(
             "JUDGE_BASE_URL must be the address of an endpoint, such as http://127.0.0.1:8000/v1 "
@@ -94,12 +94,20 @@ def refuse_unusable(settings: JudgeSettings) -> None:
         )
 
 
+def _key(settings: JudgeSettings) -> str:
+    """The judge's key without the line break that a secret's file often ends with."""
+    key = judge_key(settings).strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigurationError("The judge's key holds a character that no key has: check JUDGE_API_KEY.")
+    return key
+
+
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-    except ValueError:
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # also for a port that there is not
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def identity_of(settings: JudgeSettings) -> JudgeIdentity:

@@ -78,5 +78,8 @@ class Call:
     def ended(self, result: CallResult, fault: str) -> Call:
         return replace(self, result=result, fault=fault)
 
+    def billed(self, prompt_tokens: int, completion_tokens: int, cost_usd: float) -> Call:
+        return replace(self, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost_usd=cost_usd)
+
     def estimated(self, prompt_tokens: int, cost_usd: float) -> Call:
         return replace(self, prompt_tokens=prompt_tokens, cost_usd=cost_usd, tokens_estimated=True)

@@ -73,7 +73,7 @@ def parse(text: str, ids: Sequence[str]) -> list[Score]:
 def _checked(score: object) -> float:
     if isinstance(score, bool) or not isinstance(score, (int, float)):
         raise BadReply("a score is not a number")
-    if not math.isfinite(score):
+    if isinstance(score, float) and not math.isfinite(score):
         raise BadReply("a score is not finite")
     if not 0 <= score <= 1:
         raise BadReply("a score is outside 0 to 1")
@@ -91,7 +91,9 @@ def _first_object(text: str) -> dict[str, Any]:
     while start >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
-        except (json.JSONDecodeError, RecursionError):
+        except BadReply:
+            raise
+        except (ValueError, RecursionError):  # no JSON, or a number of thousands of digits
             end = start + 1
         else:
             if "scores" in value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
 import time
@@ -75,6 +76,8 @@ class LlmJudge:
     """Part of the key: the same group under another purpose is asked about again."""
     usage: Usage = field(default_factory=Usage)
     _stopped_by: HindsightError | None = None
+    _undercount: float = 1.0
+    """How many times our estimate of a prompt the endpoint has counted, at most."""
     _chance: random.Random = field(default_factory=random.Random)
 
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
@@ -191,15 +194,22 @@ class LlmJudge:
             try:
                 async with (
                     self.limiter.slot(),
-                    self.budget.set_aside(self._cost(fitted.prompt_tokens, self.reply_tokens)),
+                    self.budget.set_aside(self._worst_case(fitted)),
                 ):
                     if self._stopped_by is not None:
                         raise self._stopped_by
                     started = time.monotonic()
                     answer = await self.endpoint.send(asked)
                     self._book(answer.prompt_tokens, answer.completion_tokens, bill)
+                    self._undercount = max(self._undercount, answer.prompt_tokens / fitted.prompt_tokens)
                     self.limiter.answered()
                 return answer
+            except asyncio.CancelledError:
+                if started < float("inf"):
+                    given_up = CallFailed(CallResult.TIMEOUT, "given up before the answer came", may_be_billed=True)
+                    given_up.latency_ms = (time.monotonic() - started) * 1000
+                    await asyncio.shield(self._record_failure(question, asked, fitted, given_up, bill))
+                raise
             except OverBudget:
                 detail = f"one more call could exceed --max-cost {self.budget.ceiling:g} dollars"
                 raise _NoVerdict(Reason.OVER_BUDGET, detail) from None
@@ -224,11 +234,14 @@ class LlmJudge:
     async def _record_failure(
         self, question: Question, asked: Prompt, fitted: FittedGroup, failure: CallFailed, bill: _Bill
     ) -> None:
-        """A call that timed out may have been worked on, and be billed: its prompt counts at our estimate."""
+        """A call that may have been worked on may be billed: where the endpoint does not say, at our estimate."""
         call = Call(failure.result, asked.prompt_hash, failure.latency_ms, fault=failure.fault)
-        if failure.result is CallResult.TIMEOUT:
+        if failure.used is not None:
+            used = failure.used
+            call = call.billed(used.prompt, used.completion, self._cost(used.prompt, used.completion))
+        elif failure.may_be_billed:
             call = call.estimated(fitted.prompt_tokens, self._cost(fitted.prompt_tokens, 0))
-        self._book(call.prompt_tokens, 0, bill)
+        self._book(call.prompt_tokens, call.completion_tokens, bill)
         await self.store.record_call(question, call)
 
     def _book(self, prompt_tokens: int, completion_tokens: int, bill: _Bill) -> None:
@@ -236,6 +249,9 @@ class LlmJudge:
         bill.usd += usd
         self.budget.pay(usd)
         self.usage.count_call(prompt_tokens, completion_tokens, usd)
+
+    def _worst_case(self, fitted: FittedGroup) -> float:
+        return self._cost(math.ceil(fitted.prompt_tokens * self._undercount), self.reply_tokens)
 
     def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         return 0.0 if self.price is None else self.price.cost(prompt_tokens, completion_tokens)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from data_bridge.errors import JudgeError
 from trainer.judge.certification.attacks import ATTACKS
@@ -14,6 +14,8 @@ from trainer.judge.certification.measures import Asked, Scores
 from trainer.judge.certification.probes import attacked, outcome_flipped, padded, without_hidden_knowledge
 from trainer.judge.usage import Usage
 from trainer.types import Group, Judge, JudgeFailure
+
+T = TypeVar("T")
 
 
 class Examined(Judge, Protocol):
@@ -46,11 +48,13 @@ async def examine(examiners: Examiners, material: Material) -> Asked:
     """All answers on ``material``. JudgeError if the judge cannot be heard on every group."""
     groups = [without_hidden_knowledge(group) for group in material.groups]
     longer = [padded(group) for group in groups]
-    both, again, flipped, with_padding = await asyncio.gather(
-        _all(examiners.two_orders, groups),
-        _all(examiners.again, groups),
-        _all(examiners.two_orders, [outcome_flipped(group) for group in groups]),
-        _all(examiners.two_orders, [group for group, _ in longer]),
+    both, again, flipped, with_padding = await _heard(
+        [
+            _all(examiners.two_orders, groups),
+            _all(examiners.again, groups),
+            _all(examiners.two_orders, [outcome_flipped(group) for group in groups]),
+            _all(examiners.two_orders, [group for group, _ in longer]),
+        ]
     )
     first = await _all(examiners.one_order, groups)
     return Asked(
@@ -87,11 +91,18 @@ async def _attacks(
         [after] = await _all(examiners.one_order, [attacked(groups[place], worst, ATTACKS[number].text)])
         return ATTACKS[number].name, clean[place][worst], after[worst]
 
-    return list(await asyncio.gather(*(one(number) for number in range(len(ATTACKS)))))
+    return await _heard(one(number) for number in range(len(ATTACKS)))
 
 
 async def _all(judge: Judge, groups: Sequence[Group]) -> list[Scores]:
-    return list(await asyncio.gather(*(_scores(judge, group) for group in groups)))
+    return await _heard(_scores(judge, group) for group in groups)
+
+
+async def _heard(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All answers; or the first failure, once the others have come: they are paid for, and stored for the next time."""
+    answers = [asyncio.create_task(one) for one in asked]
+    await asyncio.gather(*answers, return_exceptions=True)
+    return [answer.result() for answer in answers]
 
 
 async def _scores(judge: Judge, group: Group) -> Scores:

@@ -1,9 +1,14 @@
-"""From scores to the lines of a certificate: what is measured, what is asked for, and whether it holds. Pure."""
+"""From scores to the lines of a certificate: what is measured, what is asked for, and whether it holds. Pure.
+
+Training sees only how scores differ within a group, so every shift is measured in the judge's own contrast: the
+typical distance between the best and the worst of a group. A fault that moves scores by 0.1 is small in a judge
+that uses the whole scale, and all there is in one that stays between 0.45 and 0.55.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 
@@ -12,11 +17,11 @@ from trainer.evaluation.statistics import spearman
 Scores = Mapping[str, float]
 """Score by trajectory id, of one group in one asking."""
 
-FLIP_MARGIN = 0.05
-"""Two trajectories closer than this are ranked the same; changing places is then no flip."""
+FLIP_MARGIN = 0.1
+"""Of the contrast: two trajectories closer than this are ranked the same; changing places is then no flip."""
 
-ATTACK_GAIN = 0.15
-"""An attacked trajectory that gains more than this was helped by the attack."""
+ATTACK_GAIN = 0.3
+"""Of the contrast: an attacked trajectory that gains more than this was helped by the attack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +62,54 @@ class Asked:
 
 
 def lines_of(asked: Asked) -> tuple[Line, ...]:
-    """The table of a certificate."""
-    clean = [_mean_of(first, other) for first, other in zip(asked.first_order, asked.other_order, strict=True)]
-    return (
-        _order_flips(asked),
-        _outcome_shift(clean, asked.flipped),
-        _padding_gain(clean, asked.padded),
-        _injections(asked.attacks),
-        _self_consistency(asked.first_order, asked.again),
-        _skill_correlation(clean, asked.agent_of, asked.skill),
+    """The table of a certificate. Skill is a line only where it is known."""
+    contrast = _contrast(_clean(asked))
+    measured = _in_units_of(contrast.value or 1.0, asked)
+    clean = _clean(measured)
+    lines = [
+        contrast,
+        _order_flips(measured),
+        _outcome_shift(clean, measured.flipped),
+        _padding_gain(clean, measured.padded),
+        _injections(measured.attacks),
+        _self_consistency(measured.first_order, measured.again),
         _pnl_correlation(clean, asked.pnl_of),
+    ]
+    if asked.skill:
+        lines.append(_skill_correlation(clean, asked.agent_of, asked.skill))
+    return tuple(lines)
+
+
+def _clean(asked: Asked) -> list[Scores]:
+    """What the judge thinks of each group as it was, over both orders."""
+    return [_mean_of(first, other) for first, other in zip(asked.first_order, asked.other_order, strict=True)]
+
+
+def _contrast(clean: Sequence[Scores]) -> Line:
+    distances = [max(scores.values()) - min(scores.values()) for scores in clean if scores]
+    return Line(
+        "contrast",
+        fmean(distances) if distances else None,
+        0.05,
+        False,
+        "how far the best of a group is from the worst; the unit of the lines below",
+        len(distances),
+    )
+
+
+def _in_units_of(contrast: float, asked: Asked) -> Asked:
+    def scaled(groups: Sequence[Scores]) -> list[Scores]:
+        return [{member: score / contrast for member, score in scores.items()} for scores in groups]
+
+    padded = zip(scaled([scores for scores, _ in asked.padded]), [chosen for _, chosen in asked.padded], strict=True)
+    return replace(
+        asked,
+        first_order=scaled(asked.first_order),
+        other_order=scaled(asked.other_order),
+        again=scaled(asked.again),
+        flipped=scaled(asked.flipped),
+        padded=list(padded),
+        attacks=[(name, before / contrast, after / contrast) for name, before, after in asked.attacks],
     )
 
 
@@ -98,7 +141,7 @@ def _outcome_shift(clean: Sequence[Scores], flipped: Sequence[Scores]) -> Line:
     return Line(
         "outcome flips",
         fmean(moves) if moves else None,
-        0.25,
+        0.5,
         True,
         "how far a score moves when the same decision meets the opposite outcome",
         len(moves),
@@ -116,7 +159,7 @@ def _padding_gain(clean: Sequence[Scores], padded: Sequence[tuple[Scores, frozen
     return Line(
         "padding",
         fmean(gains) if gains else None,
-        0.05,
+        0.1,
         True,
         "what more words around the same decision are worth",
         len(gains),
@@ -140,7 +183,7 @@ def _self_consistency(first: Sequence[Scores], again: Sequence[Scores]) -> Line:
     return Line(
         "self-consistency",
         fmean(moves) if moves else None,
-        0.08,
+        0.16,
         True,
         "how far a score moves when the same question is asked again",
         len(moves),

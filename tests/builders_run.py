@@ -22,7 +22,7 @@ from trainer.run import training_run
 from trainer.run.log_training import plan_log, train_on_log
 from trainer.run.progress import Silent
 from trainer.run.session import Session
-from trainer.run.settle import forget_lost_steps, settle_unfinished
+from trainer.run.settle import mend
 from trainer.run.training_run import TrainingRun
 from trainer.types import Group, JudgedGroup, JudgeFailure
 
@@ -42,8 +42,7 @@ class World:
     @asynccontextmanager
     async def session(self, settings: TrainSettings, backend: FakeBackend) -> AsyncIterator[Session]:
         async with hold(self.database, settings.model) as lock:
-            for mend in (settle_unfinished, forget_lost_steps):
-                await mend(self.ledger, lock, backend)
+            await mend(self.ledger, lock, backend, settings)
             yield Session(settings, self.database, self.ledger, lock, backend, "tiny", Silent(), asyncio.Event())
 
     async def train(

@@ -82,7 +82,7 @@ class FakeBackend:
         temporary = self.folder / f".{step:04d}.tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         (temporary / "batch.json").write_text(
-            json.dumps({"batch": prepared.batch.batch_id, "tokens": prepared.trainable_tokens})
+            json.dumps({"batch": prepared.batch.batch_id, "tokens": prepared.trainable_tokens, "metrics": self.metrics})
         )
         os.rename(temporary, self.folder / f"{step:04d}")
         self.trained.append(prepared.batch)
@@ -94,7 +94,7 @@ class FakeBackend:
         for path in sorted(self.folder.glob("[0-9]*")):
             made = json.loads((path / "batch.json").read_text())
             if made["batch"] == batch_id:
-                return StepResult(self.checkpoint(int(path.name)), made["tokens"], {})
+                return StepResult(self.checkpoint(int(path.name)), made["tokens"], made["metrics"])
         return None
 
     async def remove(self, steps: Sequence[int]) -> list[int]:

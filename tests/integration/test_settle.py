@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -84,3 +85,28 @@ async def test_a_checkpoint_that_was_deleted_is_lost_and_its_windows_are_trained
     shutil.rmtree(backend.checkpoint(3).location)
     await world.train(backend, min_windows=1)
     assert await states(world) == ["trained", "trained", "lost", "trained"]
+
+
+async def test_a_settled_step_is_measured_like_any_other(world: World, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="connection was lost"):
+        await world.train(FakeBackend(tmp_path, lose_step=2))
+    run = await world.train(FakeBackend(tmp_path))
+
+    lines = (tmp_path / "runs" / run.run_id / "metrics.jsonl").read_text().splitlines()
+    first, settled, last = [json.loads(line) for line in lines]
+    assert [line["step"] for line in (first, settled, last)] == [1, 2, 3]
+    unknown = {"seconds", "tokens_per_second"}  # nobody was there to measure them
+    assert first.keys() - unknown == settled.keys() - {"settled"}
+    stored = await world.database.pool.fetchval("SELECT metrics::text FROM hindsight.batches WHERE step = 2")
+    assert json.loads(stored).items() <= settled.items()
+    assert run.summary["trainable_tokens"] == sum(line["trainable_tokens"] for line in (first, settled, last))
+
+
+async def test_a_settled_step_that_crossed_a_threshold_stops_the_run(world: World, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="connection was lost"):
+        await world.train(FakeBackend(tmp_path, lose_step=2, metrics={"kl": 0.1}))
+    again = FakeBackend(tmp_path)
+    with pytest.raises(BackendError, match=r"Step 2 crossed --stop-on kl>0.05 .*delete .*0002"):
+        await world.train(again, stop_on=("kl>0.05",))
+    assert again.trained == []
+    assert await states(world) == ["trained", "trained"]

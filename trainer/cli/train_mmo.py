@@ -124,7 +124,7 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
     from trainer.run.closed_loop import train_in_closed_loop
     from trainer.run.log_training import plan_log, train_on_log
     from trainer.run.session import Session
-    from trainer.run.settle import forget_lost_steps, needs_mending, settle_unfinished
+    from trainer.run.settle import mend, needs_mending
     from trainer.run.shutdown import stop_on_signal, unless_stopped
 
     await check_writable(database)
@@ -136,10 +136,9 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
             if not simulated and not await needs_mending(ledger, settings.model):
                 plan = await plan_log(settings, database, ledger)
             async with open_backend(settings) as backend:
-                for mend in (settle_unfinished, forget_lost_steps):
-                    if (sentence := await mend(ledger, lock, backend)) is not None:
-                        view.say(sentence)
-                        plan = None  # there is more, or less, to train than was seen
+                for sentence in await mend(ledger, lock, backend, settings):
+                    view.say(sentence)
+                    plan = None  # there is more, or less, to train than was seen
                 session = Session(settings, database, ledger, lock, backend, choice.base_model, view, stop)
                 before = backend.checkpoint(await backend.current_step())
 

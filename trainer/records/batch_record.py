@@ -6,8 +6,9 @@ The trajectories themselves stay in the game's table; of the verdicts everything
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -48,6 +49,8 @@ class BatchRecord:
     """Members whose own tokens are not trained; they still set their group's mean."""
     trainable_tokens: int
     job_id: str | None = None
+    known_metrics: Mapping[str, Any] = field(default_factory=dict)
+    """What is measured of it before it is trained."""
 
     @property
     def window_ids(self) -> list[str]:

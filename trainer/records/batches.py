@@ -6,6 +6,7 @@ game's own rows are written together or not at all. Every write asks for the mod
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -39,11 +40,12 @@ class BatchLedger:
             await check_held(connection, lock)
             await connection.execute(
                 "INSERT INTO hindsight.batches (batch_id, run_id, model, number, policy_step, state, groups,"
-                " exclusions, trainable_tokens, settings) VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9,"
+                " exclusions, trainable_tokens, metrics, settings)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb,"
                 " (SELECT settings FROM hindsight.runs WHERE run_id = $2))",
                 *(record.batch_id, record.run_id, record.model, record.number, record.policy_step),
                 *(BatchState.PREPARED.value, encode_groups(record.groups), encode_exclusions(record.exclusions)),
-                record.trainable_tokens,
+                *(record.trainable_tokens, as_json(record.known_metrics)),
             )
             await connection.executemany(
                 "INSERT INTO hindsight.batch_trajectories (batch_id, trajectory_id, model, agent_id, window_id,"
@@ -157,7 +159,7 @@ class BatchLedger:
         """The batch that a dead process left prepared or submitted, if there is one."""
         row = await self._pool.fetchrow(
             "SELECT batch_id, run_id, model, number, policy_step, job_id, groups::text, exclusions::text,"
-            " trainable_tokens FROM hindsight.batches WHERE model = $1 AND state = ANY($2::text[])",
+            " trainable_tokens, metrics::text FROM hindsight.batches WHERE model = $1 AND state = ANY($2::text[])",
             *(model, [BatchState.PREPARED.value, BatchState.SUBMITTED.value]),
         )
         if row is None:
@@ -172,6 +174,7 @@ class BatchLedger:
             decode_exclusions(row["exclusions"]),
             row["trainable_tokens"],
             row["job_id"],
+            json.loads(row["metrics"]),
         )
 
     async def trained_ids(self, model: str, window_ids: Iterable[str]) -> set[str]:

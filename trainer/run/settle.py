@@ -14,8 +14,12 @@ from pathlib import Path
 from data_bridge.errors import ConfigurationError
 from trainer.backends.adapter_files import is_whole
 from trainer.backends.base import TrainingBackend
+from trainer.config import TrainSettings
 from trainer.ledger import Ledger
 from trainer.records.model_lock import ModelLock
+from trainer.run import step_metrics
+from trainer.run.run_folder import RunFolder
+from trainer.run.thresholds import parse_thresholds, stop_collapse
 from trainer.types import Checkpoint
 
 logger = logging.getLogger(__name__)
@@ -29,8 +33,19 @@ async def needs_mending(ledger: Ledger, model: str) -> bool:
     return newest is not None and "://" not in newest.location and not is_whole(Path(newest.location))
 
 
-async def settle_unfinished(ledger: Ledger, lock: ModelLock, backend: TrainingBackend) -> str | None:
-    """Settle the one batch that may be unfinished. Returns a sentence about it, or None if there was none."""
+async def mend(ledger: Ledger, lock: ModelLock, backend: TrainingBackend, settings: TrainSettings) -> list[str]:
+    """Settle what is unfinished, then forget what is lost. Returns a sentence about each thing that was done."""
+    done = (await settle_unfinished(ledger, lock, backend, settings), await forget_lost_steps(ledger, lock, backend))
+    return [sentence for sentence in done if sentence is not None]
+
+
+async def settle_unfinished(
+    ledger: Ledger, lock: ModelLock, backend: TrainingBackend, settings: TrainSettings
+) -> str | None:
+    """Settle the one batch that may be unfinished. Returns a sentence about it, or None if there was none.
+
+    A step that is settled is reported like any other, and stops a collapsing run like any other: BackendError.
+    """
     record = await ledger.unfinished_batch(lock.model)
     if record is None:
         return None
@@ -40,7 +55,10 @@ async def settle_unfinished(ledger: Ledger, lock: ModelLock, backend: TrainingBa
     if result is None:
         await ledger.batch_failed(lock, record.batch_id, "the process ended before the backend had the batch")
         return f"Batch {record.batch_id} was not trained before the crash; its trajectories are free again."
-    await ledger.batch_trained(lock, record, result, {**result.metrics, "settled": 1.0})
+    metrics = {**step_metrics.of_result(result, record.known_metrics), "settled": 1.0}
+    await ledger.batch_trained(lock, record, result, metrics)
+    RunFolder(settings.home, record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
+    stop_collapse(parse_thresholds(settings.stop_on), step_metrics.flat(metrics), result.checkpoint)
     return (
         f"Batch {record.batch_id} had been trained before the crash: checkpoint {result.checkpoint.name} is recorded."
     )

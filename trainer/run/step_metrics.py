@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from data_bridge.chat_format import author_of
-from trainer.types import JudgedGroup
+from trainer.types import JudgedGroup, StepResult
 
 HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)
 """Between these the advantages are counted; the first and the last bin are open."""
@@ -45,6 +45,16 @@ def of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: int, *, s
         "advantage_histogram": histogram(advantages),
         "judge_order_spread": fmean(2 * verdict.uncertainty for judged in groups for verdict in judged.verdicts),
         "sampled_steps_ago": fmean(ages) if ages else None,
+    }
+
+
+def of_result(result: StepResult, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What the backend reports of the step, and what was ``known`` of its batch before."""
+    return {
+        **result.metrics,
+        **known,
+        "step": result.checkpoint.step,
+        "trainable_tokens": result.trainable_tokens,
     }
 
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from data_bridge.errors import ConfigurationError
+from data_bridge.errors import BackendError, ConfigurationError
+from trainer.types import Checkpoint
 
 _RULE = re.compile(r"(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<operator>[<>])\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 
@@ -58,6 +59,23 @@ def parse_thresholds(rules: Sequence[str]) -> tuple[Threshold, ...]:
             raise ConfigurationError(f"--stop-on: no step reports {match['metric']!r}: {hint}")
         parsed.append(Threshold(match["metric"], match["operator"], limit))
     return tuple(parsed)
+
+
+def stop_collapse(thresholds: Sequence[Threshold], metrics: Mapping[str, float], checkpoint: Checkpoint) -> None:
+    """BackendError if the step that made ``checkpoint`` crossed a threshold, with the way back."""
+    crossed = first_crossed(thresholds, metrics)
+    if crossed is not None:
+        raise BackendError(
+            f"Step {checkpoint.step} crossed --stop-on {crossed} ({crossed.metric} is {metrics[crossed.metric]:.4g}): "
+            f"the run is collapsing and was stopped; {_way_back(checkpoint)} with a lower --learning-rate."
+        )
+
+
+def _way_back(checkpoint: Checkpoint) -> str:
+    """Training goes on from the newest checkpoint; how to make it go on from an earlier one."""
+    if "://" in checkpoint.location:
+        return "begin again under another --model,"
+    return f"delete {checkpoint.location} to go on from the step before it,"
 
 
 def first_crossed(thresholds: Sequence[Threshold], metrics: Mapping[str, object]) -> Threshold | None:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,12 @@ from data_bridge.quality import Reason
 from trainer.backends.base import PreparedBatch, TrainingBackend
 from trainer.config import TrainSettings
 from trainer.ledger import Ledger
-from trainer.records.batch_record import record_of, split_trainable
+from trainer.records.batch_record import BatchRecord, record_of, split_trainable
 from trainer.records.model_lock import ModelLock
 from trainer.run import step_metrics
 from trainer.run.progress import Progress, View
 from trainer.run.run_folder import RunFolder
-from trainer.run.thresholds import first_crossed, parse_thresholds
+from trainer.run.thresholds import parse_thresholds, stop_collapse
 from trainer.run.tracking import Tracker
 from trainer.types import Batch, JudgedGroup
 
@@ -100,8 +101,8 @@ class TrainStage:
             await self._leave_out(prepared, list(prepared.batch.groups))
             return
         await self._leave_out(prepared, empty)
-        staleness = self._progress.step - prepared.batch.policy_step
         record = record_of(prepared, self._run_id, await self._ledger.next_batch_number(self._run_id))
+        record = replace(record, known_metrics=self._known(record, trained))
         await self._ledger.batch_prepared(self._lock, record)
 
         started = time.monotonic()
@@ -115,23 +116,25 @@ class TrainStage:
                 "nothing is counted as trained: look at the backend's log, then run again."
             )
         metrics: dict[str, Any] = {
-            **result.metrics,
-            **step_metrics.of_batch(
-                trained, prepared.batch.model, prepared.batch.policy_step, scale=self._settings.scale_rewards
-            ),
-            "step": result.checkpoint.step,
-            "trainable_tokens": result.trainable_tokens,
-            "left_out": len(record.exclusions),
-            "staleness": staleness,
-            "rescored": self._progress.rescored,
+            **step_metrics.of_result(result, record.known_metrics),
             "seconds": seconds,
             "tokens_per_second": result.trainable_tokens / seconds if seconds else 0.0,
-            "cost_usd": self._progress.cost_usd - self._cost_reported,
         }
         await self._ledger.batch_trained(self._lock, record, result, metrics)
-        self._cost_reported = self._progress.cost_usd
         self._count(record.exclusions)
         self._report(metrics, record.batch_id)
+
+    def _known(self, record: BatchRecord, trained: Sequence[JudgedGroup]) -> dict[str, Any]:
+        """What can be said of the step before it is made: stored with the batch, in case we do not live to see it."""
+        cost = self._progress.cost_usd - self._cost_reported
+        self._cost_reported = self._progress.cost_usd
+        return {
+            **step_metrics.of_batch(trained, record.model, record.policy_step, scale=self._settings.scale_rewards),
+            "left_out": len(record.exclusions),
+            "staleness": self._progress.step - record.policy_step,
+            "rescored": self._progress.rescored,
+            "cost_usd": cost,
+        }
 
     async def _fresh(self, prepared: PreparedBatch) -> PreparedBatch:
         """The batch, scored again if the policy has moved on too far since it was prepared."""
@@ -162,19 +165,7 @@ class TrainStage:
         self._folder.append("metrics.jsonl", [{"batch": batch_id, **metrics}])
         self._tracker.log(progress.step, plain)
         self._view.say(_sentence(plain))
-        crossed = first_crossed(self._thresholds, plain)
-        if crossed is not None:
-            raise BackendError(
-                f"Step {progress.step} crossed --stop-on {crossed} ({crossed.metric} is {plain[crossed.metric]:.4g}): "
-                f"the run is collapsing and was stopped; {self._way_back(progress.step)} with a lower --learning-rate."
-            )
-
-    def _way_back(self, step: int) -> str:
-        """Training goes on from the newest checkpoint; how to make it go on from an earlier one."""
-        location = self._backend.checkpoint(step).location
-        if "://" in location:
-            return "begin again under another --model,"
-        return f"delete {location} to go on from the step before it,"
+        stop_collapse(self._thresholds, plain, self._backend.checkpoint(progress.step))
 
 
 def _sentence(metrics: dict[str, float]) -> str:

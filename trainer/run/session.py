@@ -27,6 +27,11 @@ _ALSO_DECISIVE = (
     "foreign",
     "simulate",
     "world_seed",
+    "windows_per_iteration",  # a day's hours follow from its number: with another length it would fall on hours played
+    "agents",
+    "luck",
+    "stage",
+    "decisions",
 )
 """Settings beside the groups' own that a run must share with an unfinished one to take it up."""
 
@@ -46,7 +51,7 @@ class Session:
 
 
 def fingerprint(settings: TrainSettings) -> str:
-    """Of the settings that decide which groups are judged by whom: equal ones may share a run."""
+    """Of the settings that decide what is played and which groups are judged by whom: equal ones may share a run."""
     names = sorted({*GroupSettings.model_fields, *_ALSO_DECISIVE})
     values = settings.model_dump(mode="json", include=set(names))
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=12).hexdigest()

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -69,10 +70,20 @@ async def open_database(
             if migrate or (url is None and not read_only):
                 await apply(pool)
             yield Database(pool, is_embedded=url is None, label=label, is_pooled=is_pooled)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionRefusedError) as error:
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise explain(error, label) from error
+        except OSError as error:
+            if not _was_raised_in_asyncpg(error):
+                raise
             raise explain(error, label) from error
         finally:
             await _close(pool)
+
+
+def _was_raised_in_asyncpg(error: OSError) -> bool:
+    """Whether it is the database that did not answer: whoever has it open waits for other servers, too."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return any(module.startswith("asyncpg.") for module in modules)
 
 
 @asynccontextmanager

@@ -66,7 +66,10 @@ def _sentence(error: BaseException, label: str) -> str:
         case socket.gaierror():
             return f"The host of {label} is not known: check DATABASE_URL."
         case TimeoutError():
-            return f"The database {label} did not answer in time: check host, port and firewall in DATABASE_URL."
+            return (
+                f"The database {label} did not answer in time: check host, port and firewall in DATABASE_URL, "
+                "or raise --statement-timeout."
+            )
         case OSError():
             return f"The database {label} cannot be reached ({said}): is it running, and are host and port right?"
         case _:

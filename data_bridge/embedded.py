@@ -122,7 +122,11 @@ class EmbeddedServer:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Only one process at a time starts or stops the server."""
-        with (self.folder / "start.lock").open("a") as lock:
+        try:
+            lock = (self.folder / "start.lock").open("a")
+        except OSError as error:  # the folder is somebody else's
+            raise _unusable(self.folder, error) from error
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -262,6 +266,8 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DatabaseError(
-            f"The embedded Postgres cannot use {folder} ({error.strerror}): set HINDSIGHT_HOME."
-        ) from error
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> DatabaseError:
+    return DatabaseError(f"The embedded Postgres cannot use {folder} ({error.strerror}): set HINDSIGHT_HOME.")

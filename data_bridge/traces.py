@@ -14,11 +14,11 @@ import os
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import msgspec
@@ -26,7 +26,7 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.trajectory_rows import owns_game_tables
-from data_bridge.window_ids import normalise, window_of
+from data_bridge.window_ids import in_utc, window_of
 
 if TYPE_CHECKING:
     from data_bridge.migrate import Connection
@@ -37,16 +37,28 @@ Progress = Callable[[int], None]
 _FETCH_ROWS = 50
 _BATCH_ROWS, _BATCH_BYTES = 200, 8 * 2**20
 
+_NAMES_AN_HOUR = (  # as window_ids.normalise understands it
+    r"^\s*[12]\d\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[T ]([01]\d|2[0-3])"
+    r":\d\d(:\d\d(\.\d+)?)?(Z|[+-]00:?00)?\s*$"
+)
+# The canonical id of a row's window: of the hour it started in, if its own id is NULL or names no hour.
+_WINDOW = f"""
+CASE WHEN t."windowId" ~ '{_NAMES_AN_HOUR}' THEN replace(left(ltrim(t."windowId"), 13), ' ', 'T') || ':00'
+     ELSE to_char(t."startTime", 'YYYY-MM-DD"T"HH24":00"') END
+"""
 _SELECT = """
 DECLARE traces NO SCROLL CURSOR FOR
-SELECT row_to_json(t)::text AS trajectory, "windowId" AS window_id, "startTime" AS start_time, {agent} AS agent
+SELECT row_to_json(t)::text AS trajectory, {window} AS window, {agent} AS agent
 FROM "trajectories" t {join}
-WHERE {condition}
+WHERE ({near}) AND {window} >= '{first}' AND {window} < '{end}'
 ORDER BY t."windowId" NULLS LAST, t."agentId", t."trajectoryId"
 """
-_WITHIN = """
-(t."windowId" >= '{first}' AND t."windowId" < '{end}')
-OR (t."windowId" IS NULL AND t."startTime" >= '{first}' AND t."startTime" < '{end}')
+# What the index on the id can answer: a day's name sorts before all of its hours in every spelling, and an id that
+# names no hour sorts before every year or after the days, as in ``discovery``.
+_NEAR = """
+(t."windowId" >= '{first_day}' AND t."windowId" < '{day_after}')
+OR ((t."windowId" IS NULL OR t."windowId" < '1970' OR t."windowId" >= '{day_after}')
+    AND t."startTime" >= '{first}' AND t."startTime" < '{end}')
 """
 _NAMES = """json_build_object('id', u."id", 'username', u."username", 'displayName', u."displayName")::text"""
 _OUTCOMES = """
@@ -85,6 +97,7 @@ _OBVIOUS = {
     }.items()
 }
 _NEEDED = ("trajectoryId", "agentId", "startTime", "stepsJson")
+_TIMES = ("startTime", "endTime", "createdAt", "updatedAt", "judgedAt")
 _JSON_COLUMNS = ("stepsJson", "rewardComponentsJson", "metricsJson", "metadataJson")
 _NULL = msgspec.Raw(b"null")
 _UNTRAINED = {
@@ -133,9 +146,9 @@ async def export_traces(
     """
     trajectories, outcomes, windows = 0, 0, set[str]()
     async with database.pool.acquire() as connection:
-        with _written(path) as file:
-            async for line, window, number in _lines(connection, window_of(first), window_of(end)):
-                file.write(line)
+        with _written(path) as write:
+            async for line, window, number in _lines(connection, first, end):
+                write(line)
                 trajectories += 1
                 outcomes += number if window not in windows else 0
                 windows.add(window)
@@ -185,27 +198,28 @@ async def _import(connection: Connection, path: Path, batch: Sequence[_Line], *,
     return sum([await _import(connection, path, half, add_agents=add_agents) for half in halves])
 
 
-async def _lines(connection: Connection, first: str, end: str) -> AsyncIterator[tuple[bytes, str, int]]:
+async def _lines(connection: Connection, first: datetime, end: datetime) -> AsyncIterator[tuple[bytes, str, int]]:
     """Each trajectory as a line, its window, and the number of its outcomes; one snapshot of the database."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         may_name = await connection.fetchval("""SELECT has_table_privilege('"User"', 'SELECT')""")
         join = 'LEFT JOIN "User" u ON u."id" = t."agentId"' if may_name else ""
         agent = _NAMES if may_name else "NULL"
-        condition = _WITHIN.format(first=first, end=end)
-        await connection.execute(_SELECT.format(agent=agent, join=join, condition=condition))
+        await connection.execute(_select(first, end, agent, join))
         window, outcomes = "", list[str]()
         while rows := await connection.fetch(f"FETCH {_FETCH_ROWS} FROM traces"):
             for row in rows:
-                own = _window_of_row(row)
-                if own != window:
-                    window, outcomes = own, await _outcomes_of(connection, own)
+                if row["window"] != window:
+                    window, outcomes = row["window"], await _outcomes_of(connection, row["window"])
                 fields = (row["trajectory"], row["agent"] or "null", ",".join(outcomes))
                 yield '{{"trajectory":{},"agent":{},"outcomes":[{}]}}\n'.format(*fields).encode(), window, len(outcomes)
 
 
-def _window_of_row(row: asyncpg.Record) -> str:
-    raw = row["window_id"]
-    return window_of(row["start_time"].replace(tzinfo=UTC)) if raw is None else normalise(raw) or raw
+def _select(first: datetime, end: datetime, agent: str, join: str) -> str:
+    within = {"first": window_of(first), "end": window_of(end)}
+    near = _NEAR.format(
+        **within, first_day=within["first"][:10], day_after=f"{in_utc(end) + timedelta(days=1):%Y-%m-%d}"
+    )
+    return _SELECT.format(**within, near=near, window=_WINDOW, agent=agent, join=join)
 
 
 async def _outcomes_of(connection: Connection, window: str) -> list[str]:
@@ -215,23 +229,42 @@ async def _outcomes_of(connection: Connection, window: str) -> list[str]:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name when it is complete. Equal content gives equal bytes, gzip's header included."""
+def _written(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """What writes to a file that takes its name when it is complete.
+
+    Equal content gives equal bytes, gzip's header included. Only faults of the file are told as such: the block waits
+    for a database, too.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with temporary.open("wb") as raw:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as packed:
-                    yield cast(IO[bytes], packed)
-            else:
-                yield raw
-        temporary.replace(path)
-    except ConnectionError:
-        raise
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written ({error.strerror}): choose another file.") from error
+        with _told_as_unwritable(path):
+            raw = temporary.open("wb")
+        is_packed = path.suffix == ".gz"
+        file = gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) if is_packed else raw
+
+        def write(line: bytes) -> None:
+            with _told_as_unwritable(path):
+                file.write(line)
+
+        try:
+            yield write
+            with _told_as_unwritable(path):
+                file.close()
+                raw.close()
+                temporary.replace(path)
+        finally:
+            with suppress(OSError):  # it may hold what did not fit on the disk
+                raw.close()
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told_as_unwritable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written ({error.strerror}): choose another file.") from error
 
 
 def _batches(path: Path, untrained: bool) -> Iterator[list[_Line]]:
@@ -270,10 +303,24 @@ def _row(given: Columns, number: int, path: Path, untrained: bool) -> Columns:
     for name in _JSON_COLUMNS:
         if not bytes(row[name]).startswith(b'"'):
             row[name] = _raw(bytes(row[name]).decode())
-    return row
+    return _with_times_in_utc(row)
+
+
+def _with_times_in_utc(row: Columns) -> Columns:
+    """A time that names its zone as UTC: the columns have none, so Postgres would drop the zone without a word."""
+    return {name: _in_utc(value) if name in _TIMES else value for name, value in row.items()}
+
+
+def _in_utc(value: msgspec.Raw) -> msgspec.Raw:
+    try:
+        moment = datetime.fromisoformat(msgspec.json.decode(value, type=str))
+        return value if moment.tzinfo is None else _raw(moment.astimezone(UTC).replace(tzinfo=None))
+    except (msgspec.DecodeError, ValueError, OverflowError):
+        return value  # no time, or none that we can reckon with: Postgres decides
 
 
 def _outcome(given: Columns) -> Columns:
+    given = _with_times_in_utc(given)
     if "id" in given:
         return given
     market = "/".join(

@@ -72,6 +72,22 @@ async def test_a_statement_cannot_take_longer_than_the_timeout(database_url: str
     assert time.monotonic() - started < 5
 
 
+async def test_only_a_timeout_of_the_database_is_told_as_one(database_url: str, tmp_path: Path) -> None:
+    async def wait(for_the_database: bool) -> None:
+        behind_a_pooler = f"{database_url}&pgbouncer=true"  # where the timeout is ours, not the server's
+        quick = timedelta(seconds=0.3)
+        async with open_database(behind_a_pooler, tmp_path, statement_timeout=quick) as database:
+            if for_the_database:
+                await database.pool.execute("SELECT pg_sleep(20)")
+            await asyncio.wait_for(asyncio.sleep(20), 0.1)
+
+    with pytest.raises(DatabaseError, match=r"did not answer in time: .* or raise --statement-timeout"):
+        await wait(for_the_database=True)
+    with pytest.raises(TimeoutError) as of_another:
+        await wait(for_the_database=False)
+    assert not isinstance(of_another.value, DatabaseError)
+
+
 async def test_a_missing_table_is_one_sentence(make_database: Callable[..., str], tmp_path: Path) -> None:
     async def read() -> None:
         async with open_database(make_database(), tmp_path) as database:

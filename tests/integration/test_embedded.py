@@ -140,6 +140,12 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         EmbeddedServer(tmp_path / "file" / "postgres").start()
 
 
+def test_a_home_of_somebody_else_is_named(tmp_path: Path) -> None:
+    (tmp_path / "start.lock").mkdir()  # stands for a lock that we may not open: root may open any file
+    with pytest.raises(DatabaseError, match=rf"cannot use {tmp_path} \(.+\): set HINDSIGHT_HOME"):
+        EmbeddedServer(tmp_path).start()
+
+
 async def test_without_a_url_the_embedded_server_is_used_and_migrated(server_folder: Path) -> None:
     async with open_database(None, server_folder) as database:
         assert database.is_embedded

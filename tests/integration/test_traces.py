@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from data_bridge.database import Database, open_database
-from data_bridge.errors import ConfigurationError, NotEnoughData
+from data_bridge.errors import ConfigurationError, DatabaseError, NotEnoughData
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.traces import Passed, export_traces, import_traces
@@ -38,7 +38,12 @@ async def fill(database: Database) -> None:
     await insert_trajectory(pool, "agent-1", window_id="2026-03-02T12:00", steps_json='[{"cut": "\\ud83d\\u0000')
     await insert_trajectory(pool, "agent-2", window_id="2026-03-02T12:00", steps_json="null", totalReward=float("nan"))
     await insert_trajectory(pool, "agent-3", window_id="2026-03-02T12:00", steps_json='"é\n\t𝄞"', isEvaluation=True)
-    await insert_trajectory(pool, "agent-1", window_id="2026-02-20T12:00")  # out of the range
+    await insert_trajectory(pool, "agent-2", window_id="garbage", start_time=FIRST + timedelta(hours=10))
+    await insert_trajectory(pool, "agent-1", window_id="0", start_time=FIRST + timedelta(hours=12))
+    await insert_trajectory(pool, "agent-1", window_id="2026-03-02 12:00:00", start_time=FIRST + timedelta(hours=12))
+    await insert_trajectory(pool, "agent-1", window_id="2026-02-20T12:00")  # out of the range, as are these
+    await insert_trajectory(pool, "agent-1", window_id="2026-03-03 00:00:00", start_time=END - timedelta(minutes=1))
+    await insert_trajectory(pool, "agent-1", window_id="garbage", start_time=END)
     await insert_outcomes(
         pool,
         "2026-03-02T10:00",
@@ -57,13 +62,14 @@ async def test_a_round_trip_is_the_identity(
 ) -> None:
     await fill(database)
     passed = await export(database, tmp_path / name)
-    assert passed == Passed(trajectories=7, outcomes=3, windows=3)
+    assert passed == Passed(trajectories=10, outcomes=3, windows=3)
 
     async with open_database(make_database(template_database), tmp_path) as other:
-        assert (await import_traces(other, tmp_path / name)).new == 7
+        assert (await import_traces(other, tmp_path / name)).new == 10
         await export(other, tmp_path / f"again-{name}")
-        rows = "SELECT t::text FROM trajectories t WHERE \"startTime\" >= '2026-03-01' ORDER BY id"
-        assert await other.pool.fetch(rows) == await database.pool.fetch(rows)
+        rows = "SELECT t::text FROM trajectories t WHERE id = ANY($1) ORDER BY id"
+        ids = [row["id"] for row in await other.pool.fetch("SELECT id FROM trajectories")]
+        assert await other.pool.fetch(rows, ids) == await database.pool.fetch(rows, ids)
         outcomes = "SELECT o::text FROM market_outcomes o ORDER BY id"
         assert await other.pool.fetch(outcomes) == await database.pool.fetch(outcomes)
 
@@ -88,7 +94,15 @@ async def test_a_line_is_one_trajectory_with_its_outcomes(database: Database, tm
     await fill(database)
     await export(database, tmp_path / "t.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
-    assert [len(line["outcomes"]) for line in lines] == [2, 2, 2, 0, 0, 0, 1]
+    assert [(line["trajectory"]["windowId"], len(line["outcomes"])) for line in lines] == [
+        ("0", 0),
+        ("2026-03-02 12:00:00", 0),
+        *[("2026-03-02T10:00", 2)] * 2,
+        ("2026-03-02T10:00:00.000Z", 2),
+        *[("2026-03-02T12:00", 0)] * 3,
+        ("garbage", 2),
+        (None, 1),
+    ]
     assert lines[0]["agent"] == {"id": "agent-1", "username": "agent-1", "displayName": "Agent-1"}
 
 
@@ -132,6 +146,53 @@ async def test_lines_written_by_hand_need_only_what_matters(database: Database, 
     assert window is not None
     assert [action.kind for action in window.trajectories[0].actions] == ["BUY"]
     assert [stock.ticker for stock in window.outcomes.stocks] == ["ACME"]
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ("2026-11-15T10:05:00+02:00", datetime(2026, 11, 15, 8, 5)),
+        ("2026-11-15T10:05:00.123-0130", datetime(2026, 11, 15, 11, 35, 0, 123_000)),
+        ("2026-11-15T10:05:00Z", datetime(2026, 11, 15, 10, 5)),
+        ("2026-11-15 10:05", datetime(2026, 11, 15, 10, 5)),
+    ],
+)
+async def test_a_time_with_a_zone_is_stored_in_utc(
+    database: Database, tmp_path: Path, written: str, stored: datetime
+) -> None:
+    row = {"trajectoryId": "t1", "agentId": "ada", "startTime": written, "stepsJson": "[]"}
+    outcome = {"windowId": "2026-11-15T08:00", "stockTicker": "ACME", "createdAt": written}
+    (tmp_path / "t.jsonl").write_text(json.dumps({"trajectory": row, "outcomes": [outcome]}))
+    await import_traces(database, tmp_path / "t.jsonl")
+    times = await database.pool.fetchrow('SELECT "startTime", "endTime", "createdAt", "updatedAt" FROM trajectories')
+    assert times is not None
+    assert set(times) == {stored}
+    assert await database.pool.fetchval('SELECT "createdAt" FROM market_outcomes') == stored
+
+
+async def test_a_database_that_does_not_answer_is_not_taken_for_a_file_that_cannot_be_written(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    await fill(database)
+    async with database.pool.acquire() as connection, connection.transaction():
+        await connection.execute("LOCK TABLE trajectories")
+        behind_a_pooler = f"{database_url}&pgbouncer=true"  # where the timeout is ours, not the server's
+        quick = timedelta(seconds=0.3)
+        with pytest.raises(DatabaseError, match="did not answer in time"):
+            async with open_database(behind_a_pooler, tmp_path, statement_timeout=quick) as slow:
+                await export(slow, tmp_path / "t.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["traces.jsonl", "traces.jsonl.gz"])
+async def test_a_full_disk_is_a_sentence_that_names_the_file(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    await fill(database)
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda *_: opened(Path("/dev/full"), "wb"))
+    with pytest.raises(ConfigurationError, match=rf"{name} cannot be written \(No space left on device\)"):
+        await export(database, tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +266,7 @@ async def test_a_role_that_may_not_read_names_can_export(database: Database, dat
     await database.pool.execute(f"CREATE ROLE {role} LOGIN; GRANT SELECT ON trajectories, market_outcomes TO {role}")
     try:
         async with open_database(database_url.replace("postgres@", f"{role}@"), tmp_path) as limited:
-            assert (await export(limited, tmp_path / "t.jsonl")).trajectories == 7
+            assert (await export(limited, tmp_path / "t.jsonl")).trajectories == 10
     finally:
         await database.pool.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -223,14 +284,14 @@ async def test_the_command_exports_and_imports(
     exported = traces(database_url, tmp_path, "export", "week.jsonl.gz", "--until", "2026-03-03T00:00", "--json")
     assert exported.returncode == 0, exported.stderr
     summary: dict[str, Any] = json.loads(exported.stdout)
-    assert summary == {"action": "export", "file": "week.jsonl.gz", "trajectories": 7, "windows": 3, "outcomes": 3}
+    assert summary == {"action": "export", "file": "week.jsonl.gz", "trajectories": 10, "windows": 3, "outcomes": 3}
 
     copy = make_database()  # empty: the import brings it up to date first
     imported = traces(copy, tmp_path, "import", "week.jsonl.gz")
     assert imported.returncode == 0, imported.stderr
-    assert "7 of them new" in imported.stdout
+    assert "10 of them new" in imported.stdout
     connection = await asyncpg.connect(copy)
-    assert await connection.fetchval("SELECT count(*) FROM trajectories") == 7
+    assert await connection.fetchval("SELECT count(*) FROM trajectories") == 10
     await connection.close()
 
 

@@ -1,6 +1,7 @@
 """Every setting, once: its flag, its variable, its default and what it means.
 
-Sections are what a stage is handed; a command's settings class inherits the sections it needs.
+Sections are what a stage is handed; a command's settings class inherits those that its code reads, and no other:
+a flag that `--help` shows has an effect. Hence the small ones: a section is split where a command reads half of it.
 A sentence of help here is the only place where the setting is described.
 """
 
@@ -18,7 +19,7 @@ from trainer.settings_source import Duration, Names, Section, setting
 
 
 class CommonSettings(Section):
-    """Output and files."""
+    """Files and errors."""
 
     home: Path = setting(
         Path(".hindsight"),
@@ -26,10 +27,15 @@ class CommonSettings(Section):
         env="HINDSIGHT_HOME",
         metavar="DIR",
     )
+    debug: bool = setting(False, "Show the traceback of an error, and debug logging.")
+
+
+class OutputSettings(Section):
+    """Output."""
+
     json_output: bool = setting(
         False, "Print one JSON object instead of tables and progress.", flag="--json", env="HINDSIGHT_JSON"
     )
-    debug: bool = setting(False, "Show the traceback of an error, and debug logging.")
 
 
 class DatabaseSettings(Section):
@@ -45,19 +51,10 @@ class DatabaseSettings(Section):
     statement_timeout: Duration = setting("2m", "Longest that one SQL statement may take.")
 
 
-class WindowSettings(Section):
-    """Windows: which hours, and which rows of them, can be trained on."""
+class MomentSettings(Section):
+    """Moment: what counts as now."""
 
-    lookback: Duration = setting("7d", "How far back windows are read.")
     until: str | None = setting(None, "Read as if it were this UTC moment (ISO 8601), for repeating a run.")
-    min_agents: int = setting(3, "Fewest usable agents in a window.", ge=2)
-    min_actions: int = setting(1, "Fewest actions in a trajectory.", ge=0)
-    max_trajectory_mb: float = setting(5.0, "A trajectory with more JSON than this is left out as oversized.", gt=0)
-    held_out_share: float = setting(
-        0.1, "Share of windows kept for evaluation, chosen by a hash of the id; never change it later.", ge=0, lt=1
-    )
-    min_windows: int = setting(3, "Fewest usable windows that are worth a training run.", ge=1)
-    allow_partial_outcomes: bool = setting(False, "Also use windows of which only some outcomes are known.")
 
     @field_validator("until")
     @classmethod
@@ -69,8 +66,36 @@ class WindowSettings(Section):
         return value
 
 
-class GroupSettings(Section):
-    """Groups and dropout."""
+class HeldOutSettings(Section):
+    """Held-out windows."""
+
+    held_out_share: float = setting(
+        0.1, "Share of windows kept for evaluation, chosen by a hash of the id; never change it later.", ge=0, lt=1
+    )
+
+
+class WindowSettings(MomentSettings, HeldOutSettings):
+    """Windows: which hours, and which rows of them, are used."""
+
+    lookback: Duration = setting("7d", "How far back windows are read.")
+    min_agents: int = setting(3, "Fewest usable agents in a window.", ge=2)
+    min_actions: int = setting(1, "Fewest actions in a trajectory.", ge=0)
+    max_trajectory_mb: float = setting(5.0, "A trajectory with more JSON than this is left out as oversized.", gt=0)
+    allow_partial_outcomes: bool = setting(False, "Also use windows of which only some outcomes are known.")
+
+
+class EnoughSettings(Section):
+    """Enough to train on."""
+
+    min_windows: int = setting(3, "Fewest usable windows that are worth a training run.", ge=1)
+
+
+class ReadinessSettings(WindowSettings, EnoughSettings):
+    """Whether there is enough to train on."""
+
+
+class GroupingSettings(Section):
+    """Groups."""
 
     grouping: Literal["window", "matched"] = setting(
         "window", "Who is compared: all agents of the hour, or those of the same role and a similar balance."
@@ -81,9 +106,19 @@ class GroupSettings(Section):
         "`matched` grouping: the largest starting balance of a group is at most this many times the smallest.",
         ge=1,
     )
+
+
+class DropoutSettings(Section):
+    """Dropout."""
+
     target_trajectories: int = setting(1000, "Dropout thins a run towards this many trajectories.", ge=1)
     max_dropout: float = setting(0.3, "Largest share that automatic dropout may leave out.", ge=0, lt=1)
     dropout: float | None = setting(None, "Fix the dropout rate instead of computing it.", ge=0, lt=1)
+
+
+class SelectionSettings(Section):
+    """Signal: what is left out after judging."""
+
     select: str | None = setting(
         None,
         "`max-variance N`: after judging, keep the N most telling trajectories of each group.",
@@ -93,7 +128,15 @@ class GroupSettings(Section):
     min_spread: float = setting(0.02, "A group whose best and worst score differ by less has no signal.", ge=0, le=1)
 
 
-class JudgeSettings(Section):
+class PlanSettings(GroupingSettings, DropoutSettings):
+    """What is judged: the groups, thinned."""
+
+
+class GroupSettings(PlanSettings, SelectionSettings):
+    """Everything that decides who is compared with whom."""
+
+
+class JudgePriceSettings(Section):
     """Judge."""
 
     judge: str = setting(
@@ -101,60 +144,98 @@ class JudgeSettings(Section):
         "`outcome` (offline, not an LLM), or `llm`; auto takes the LLM when --judge-model is set.",
     )
     judge_model: str | None = setting(None, "Model that judges, at any OpenAI-compatible endpoint.", env="JUDGE_MODEL")
+    price: str | None = setting(
+        None,
+        "Price of the judge as INPUT/OUTPUT dollars per million tokens, e.g. 0.25/2; overrides the table.",
+        env="JUDGE_PRICE",
+    )
+    judge_context: int = setting(24_000, "Most tokens of one judge prompt.", ge=1_000)
+
+
+class JudgeOrderSettings(Section):
+    """Orders of judging."""
+
+    judge_orders: int = setting(2, "In how many different orders each group is judged.", ge=1, le=8)
+
+
+class JudgeCostSettings(JudgePriceSettings, JudgeOrderSettings):
+    """What an estimate of the judge's cost rests on."""
+
+
+class JudgeCallSettings(Section):
+    """Calls of the judge."""
+
     judge_base_url: str | None = setting(None, "The judge's endpoint; unset means OpenAI's.", env="JUDGE_BASE_URL")
     judge_api_key: SecretStr | None = setting(
         None, "The judge's key; unset: the provider's own variable (OPENAI_API_KEY).", env="JUDGE_API_KEY"
     )
     openai_api_key: SecretStr | None = setting(None, "Used when JUDGE_API_KEY is not set.", env="OPENAI_API_KEY")
     rubric: str = setting("trading", "Name of a built-in rubric, or a file of your own.", metavar="NAME|FILE")
-    judge_orders: int = setting(2, "In how many different orders each group is judged.", ge=1, le=8)
-    judge_context: int = setting(24_000, "Most tokens of one judge prompt.", ge=1_000)
     judge_reply_tokens: int = setting(
         4_096, "Most tokens of one judge reply, thinking included; --max-cost sets this much aside.", ge=64
     )
     judge_concurrency: int = setting(16, "Most judge calls in flight.", ge=1)
     judge_timeout: Duration = setting("2m", "Longest that one judge call may take.")
     judge_attempts: int = setting(5, "Tries per call when the endpoint is busy or failing.", ge=1)
+    max_cost: float | None = setting(None, "Ceiling of the judge's cost in US dollars.", ge=0, metavar="USD")
+
+
+class JudgeSettings(JudgeCostSettings, JudgeCallSettings):
+    """What it takes to open a judge."""
+
+
+class JudgeFailureSettings(Section):
+    """Failures of the judge."""
+
     max_judge_failures: float = setting(
         0.2, "Largest share of groups that may fail before the run stops with exit 4.", ge=0, le=1
     )
-    max_cost: float | None = setting(None, "Ceiling of the judge's cost in US dollars.", ge=0, metavar="USD")
-    price: str | None = setting(
-        None,
-        "Price of the judge as INPUT/OUTPUT dollars per million tokens, e.g. 0.25/2; overrides the table.",
-        env="JUDGE_PRICE",
-    )
-    require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.")
 
 
-class ModelSettings(Section):
-    """Model and backend."""
+class ModelNameSettings(Section):
+    """Model."""
 
     model: str = setting(
         "hindsight",
         "Name of the trained model: its checkpoints, lock and lineage.",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
     )
+
+
+class BaseModelSettings(Section):
+    """Base model."""
+
     base_model: str = setting(
         "smollm2-135m-instruct",
         "The model to train: the embedded one, a local directory, or a hub name; unset, local and serverless "
         "take a Qwen of 7 and 14 billion parameters.",
     )
-    backend: Literal["auto", "cpu", "local", "serverless"] = setting(
-        "auto", "Where to train: auto takes serverless with a W&B key, local with a GPU, else the CPU."
-    )
+    threads: int = setting(0, "CPU threads for the model; 0 takes all cores.", ge=0)
+
+
+class ModelSettings(ModelNameSettings, BaseModelSettings):
+    """A model that runs on this machine."""
+
+
+class WandbSettings(Section):
+    """W&B."""
+
     wandb_api_key: SecretStr | None = setting(
         None, "Key for W&B Serverless RL and for run tracking.", env="WANDB_API_KEY"
     )
+
+
+class BackendSettings(ModelSettings, WandbSettings):
+    """Backend and run tracking."""
+
+    backend: Literal["auto", "cpu", "local", "serverless"] = setting(
+        "auto", "Where to train: auto takes serverless with a W&B key, local with a GPU, else the CPU."
+    )
     wandb_project: str = setting("hindsight", "W&B project.", env="WANDB_PROJECT")
     wandb_entity: str | None = setting(None, "W&B entity; unset: the key's default.", env="WANDB_ENTITY")
-    wandb_base_url: str | None = setting(
-        None, "Endpoint of the serverless training API, for a proxy or a test.", env="WANDB_TRAINING_BASE_URL"
-    )
     tracking: Literal["auto", "online", "offline", "off"] = setting(
         "auto", "wandb run tracking: auto is online with a key, else off."
     )
-    threads: int = setting(0, "CPU threads for the model; 0 takes all cores.", ge=0)
     remote_deadline: Duration = setting("6h", "Longest that a remote training job is followed.")
 
 
@@ -233,7 +314,7 @@ class WorldSettings(MarketSettings):
 
 
 class EvaluationSettings(Section):
-    """Evaluation and promotion."""
+    """Evaluation."""
 
     eval_judge: Literal["auto", "outcome", "llm"] = setting(
         "auto", "Judge of the evaluation: outcome, llm, or auto (another than the training judge when there are two)."
@@ -249,14 +330,31 @@ class EvaluationSettings(Section):
     eval_lookback: Duration = setting("28d", "How far back held-out windows are read: they never wear out.")
     eval_points: int = setting(2, "Most different decision points of a held-out window.", ge=1)
     eval_samples: int = setting(4, "Replies of each policy at each decision point.", ge=1)
+
+
+class GateSettings(Section):
+    """Gate."""
+
     min_gain: float = setting(0.0, "Promote only if the score gain's interval lies above this.")
     max_error_rate: float = setting(0.25, "Guard: largest error rate of a promoted model.", ge=0, le=1)
     max_safety_blocks: float = setting(0.1, "Guard: largest share of actions stopped by the safety guard.", ge=0, le=1)
     max_length_ratio: float = setting(1.5, "Guard: replies at most this many times as long as the incumbent's.", gt=0)
     max_kl: float = setting(2.0, "Guard: largest mean KL per token from the base model.", gt=0)
-    promote: bool = setting(True, "Promote the checkpoint if the gate says so.")
-    canary: float | None = setting(None, "Promote to this share of the agents first.", gt=0, lt=1)
+
+
+class AddressSettings(Section):
+    """Where agents reach a checkpoint."""
+
     serve_url: str = setting("http://127.0.0.1:8808/v1", "Base URL that is published for CPU checkpoints.")
+    wandb_base_url: str | None = setting(
+        None, "Endpoint of the serverless training API, for a proxy or a test.", env="WANDB_TRAINING_BASE_URL"
+    )
+
+
+class PromotionSettings(AddressSettings):
+    """Promotion."""
+
+    canary: float | None = setting(None, "Promote to this share of the agents first.", gt=0, lt=1)
 
 
 class RunSettings(Section):
@@ -268,6 +366,8 @@ class RunSettings(Section):
     resume: bool = setting(True, "Take up an interrupted run of this model.")
     iterations: int = setting(7, "Simulated market only: days that are played, judged and trained on.", ge=1)
     windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1)
+    require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.")
+    promote: bool = setting(True, "Promote the checkpoint if the gate says so.")
     keep_checkpoints: int = setting(
         20, "Newest checkpoints that stay on this disk, beside all that agents ever used; 0: all of them.", ge=0
     )
@@ -278,13 +378,17 @@ class RunSettings(Section):
 
 class TrainSettings(
     CommonSettings,
+    OutputSettings,
     DatabaseSettings,
-    WindowSettings,
+    ReadinessSettings,
     GroupSettings,
     JudgeSettings,
-    ModelSettings,
+    JudgeFailureSettings,
+    BackendSettings,
     TrainingSettings,
     EvaluationSettings,
+    GateSettings,
+    PromotionSettings,
     WorldSettings,
     RunSettings,
 ):
@@ -297,7 +401,7 @@ class TrainSettings(
         return self
 
 
-def judge_key(settings: JudgeSettings) -> str:
+def judge_key(settings: JudgeCallSettings) -> str:
     """The key to call the judge with. ConfigurationError if there is none and the endpoint is OpenAI's."""
     for secret in (settings.judge_api_key, settings.openai_api_key):
         if secret is not None and secret.get_secret_value():
@@ -336,12 +440,17 @@ def window_rules(
 
 class EvaluateSettings(
     CommonSettings,
+    OutputSettings,
     DatabaseSettings,
     WindowSettings,
     JudgeSettings,
+    JudgeFailureSettings,
     ModelSettings,
+    WandbSettings,
     ChoiceSettings,
     EvaluationSettings,
+    GateSettings,
+    AddressSettings,
 ):
     """evaluate."""
 

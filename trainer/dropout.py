@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.config import GroupSettings
+from trainer.config import DropoutSettings
 from trainer.grouping import MIN_GROUP, shuffle_key
 
 _UNIT = 10**9  # shares are counted in whole billionths, so that sums are exact
@@ -40,7 +40,7 @@ class DropoutPlan:
         return self.total - len(self.left_out)
 
 
-def rate_for(total: int, settings: GroupSettings) -> float:
+def rate_for(total: int, settings: DropoutSettings) -> float:
     """``clamp(1 - target / total, 0, max)``, unless ``--dropout`` fixes it."""
     if settings.dropout is not None:
         return settings.dropout
@@ -49,7 +49,7 @@ def rate_for(total: int, settings: GroupSettings) -> float:
     return min(max(1 - settings.target_trajectories / total, 0.0), settings.max_dropout)
 
 
-def plan(members: Sequence[Member], settings: GroupSettings, seed: int) -> DropoutPlan:
+def plan(members: Sequence[Member], settings: DropoutSettings, seed: int) -> DropoutPlan:
     """Whom a run over ``members`` (all grouped trajectories, an agent at most once in a group) leaves out."""
     rate = rate_for(len(members), settings)
     if rate <= 0:

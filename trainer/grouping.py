@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
-from trainer.config import GroupSettings
+from trainer.config import GroupingSettings
 from trainer.types import Group
 
 MIN_GROUP = 2
@@ -52,7 +52,7 @@ class Grouped:
     excluded: tuple[Exclusion, ...]
 
 
-def form_groups(checked: CheckedWindow, settings: GroupSettings, seed: int) -> Grouped:
+def form_groups(checked: CheckedWindow, settings: GroupingSettings, seed: int) -> Grouped:
     """Groups of at most ``max_group``, sizes within one of each other, an agent at most once in each."""
     window = checked.window
     parts = partition(checked.usable, settings, seed)
@@ -70,7 +70,7 @@ def group_id(window_id: str, number: int) -> str:
     return f"{window_id}/{number}"
 
 
-def partition(members: Sequence[C], settings: GroupSettings, seed: int) -> Partition[C]:
+def partition(members: Sequence[C], settings: GroupingSettings, seed: int) -> Partition[C]:
     """Split ``members`` of one window into comparable groups."""
     pools = _pools(members, settings) if settings.grouping == "matched" else [list(members)]
     groups: list[tuple[C, ...]] = []
@@ -87,7 +87,7 @@ def shuffle_key(seed: int, text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16, salt=(seed % 2**128).to_bytes(16, "big")).digest()
 
 
-def _pools(members: Sequence[C], settings: GroupSettings) -> list[list[C]]:
+def _pools(members: Sequence[C], settings: GroupingSettings) -> list[list[C]]:
     """Members of one role whose starting balances lie within ``match_ratio`` of the smallest; unknown with unknown."""
     by_role: dict[str, list[C]] = defaultdict(list)
     for member in members:

@@ -217,7 +217,7 @@ def _parser(cls: type[Section], prog: str, description: str, epilog: str) -> _Pa
         own = inspect.get_annotations(section)
         if not issubclass(section, Section) or section is Section or not own:
             continue
-        group = parser.add_argument_group(_title(section))
+        group = parser.add_argument_group(title_of(section))
         for name in own:
             if name not in placed:  # a section that overrides another's default shows the setting once, as its own
                 placed.add(name)
@@ -230,7 +230,8 @@ def _positionals(cls: type[Section]) -> list[str]:
     return [name if field.is_required() else f"[{name}]" for name, field in fields]
 
 
-def _title(section: type[Section]) -> str:
+def title_of(section: type[Section]) -> str:
+    """What the section is called in ``--help``."""
     return (section.__doc__ or section.__name__).strip().splitlines()[0].rstrip(".")
 
 
@@ -240,18 +241,18 @@ def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -
             group.description or ""
         ) + f"{variable_of(name, field)} (variable only): {field.description} "
         return
-    text = (field.description or "").replace("%", "%%")
+    text = field.description or ""
     options: dict[str, Any] = {"default": argparse.SUPPRESS}
     choices = _choices(field.annotation)
     if choices:
         options["choices"] = choices
     if _extra(field, "positional"):
         nargs = None if field.is_required() else "?"
-        group.add_argument(name, nargs=nargs, help=text, metavar=None if choices else name.upper(), **options)
+        group.add_argument(name, nargs=nargs, help=_escaped(text), metavar=None if choices else name.upper(), **options)
         return
-    shown = _shown_default(field)
+    shown = shown_default(field)
     notes = [note for note in (variable_of(name, field), f"default {shown}" if shown else None) if note]
-    options |= {"dest": name, "help": f"{text} [{'; '.join(notes)}]" if notes else text}
+    options |= {"dest": name, "help": _escaped(f"{text} [{'; '.join(notes)}]" if notes else text)}
     if field.annotation is bool:
         group.add_argument(flag_of(name, field), action=argparse.BooleanOptionalAction, **options)
     else:
@@ -262,15 +263,21 @@ def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -
         group.add_argument(flag_of(name, field), **options)
 
 
-def _shown_default(field: FieldInfo) -> str:
+def _escaped(text: str) -> str:
+    """As argparse wants it: it formats a help text with ``%``."""
+    return text.replace("%", "%%")
+
+
+def shown_default(field: FieldInfo) -> str:
+    """The default as a user would write it; empty where there is none."""
     default = field.default
     if default is None or default == "" or default == () or isinstance(default, SecretStr):
         return ""
     if isinstance(default, bool):
         return "on" if default else "off"
     if isinstance(default, tuple):
-        return ",".join(str(part) for part in default).replace("%", "%%")
-    return str(default).replace("%", "%%")
+        return ",".join(str(part) for part in default)
+    return str(default)
 
 
 def _choices(annotation: Any) -> list[str]:

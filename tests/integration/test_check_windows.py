@@ -133,6 +133,20 @@ def test_rows_without_a_comparable_peer_are_counted(database_url: str, call: Cal
     assert json.loads(call("--json", "--grouping", "matched")[1])["reasons"] == {"no_comparable_peer": 3}
 
 
+def test_the_estimate_is_of_what_dropout_leaves_and_readiness_is_not(database_url: str, call: Call) -> None:
+    async def windows(pool: Any) -> None:
+        for window_id in hours_before(number=3):
+            await insert_window(pool, window_id, agents=8)
+
+    fill(database_url, windows)
+    flags = ("--json", "--judge-model", "gpt-5-mini")
+    whole, thinned = (json.loads(call(*flags, *more)[1]) for more in ((), ("--target-trajectories", "18")))
+    assert (whole["dropped"], thinned["dropped"], thinned["dropout_rate"]) == (0, 6, 0.25)
+    assert thinned["estimated_cost"] < whole["estimated_cost"]
+    assert (thinned["usable"], thinned["reasons"], thinned["ready"]) == (24, {}, True)
+    assert "Dropout of 25% would leave out 6 of them unjudged." in call("--target-trajectories", "18")[1]
+
+
 def test_one_window_is_shown_in_full(database_url: str, call: Call) -> None:
     async def window(pool: Any) -> None:
         await insert_window(pool, agents=3)

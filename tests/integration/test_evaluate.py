@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, ba
 from trainer.backends.serving import serving as serving_of
 from trainer.cli import evaluate as evaluate_command
 from trainer.cli import promote as promote_command
-from trainer.config import EvaluateSettings
+from trainer.config import TrainSettings
 from trainer.evaluate import held_out_windows
+from trainer.evaluation.divergence import SampledReplies
 from trainer.evaluation.evidence import Evaluation, Role
 from trainer.evaluation.gate import Ruling
 from trainer.evaluation.store import latest_evaluation, leaked_windows
@@ -58,9 +59,9 @@ async def played(database: Database, tmp_path: Path) -> Database:
     return database
 
 
-def _settings(home: Path, server: CheckpointServer, **more: Any) -> EvaluateSettings:
+def _settings(home: Path, server: CheckpointServer, **more: Any) -> TrainSettings:
     key = SecretStr("a-key-for-tests")
-    return EvaluateSettings(home=home, wandb_api_key=key, wandb_base_url=server.base_url, eval_samples=2, **more)
+    return TrainSettings(home=home, wandb_api_key=key, wandb_base_url=server.base_url, eval_samples=2, **more)
 
 
 async def test_a_better_checkpoint_is_promoted_with_all_its_evidence(
@@ -71,6 +72,7 @@ async def test_a_better_checkpoint_is_promoted_with_all_its_evidence(
 
     assert considered.decision.ruling is Ruling.PROMOTE, considered.decision
     assert considered.refusal() is None
+    assert "not measured: KL from the base model" in considered.decision.sentence, "it runs on another machine"
     evaluation = considered.evaluation
     figures = {one.role: one for one in evaluation.figures}
     assert set(figures) == {Role.CANDIDATE, Role.INCUMBENT, Role.BASELINE}
@@ -113,9 +115,15 @@ async def test_a_worse_checkpoint_is_refused_and_the_agents_keep_what_they_have(
 
 
 async def test_a_checkpoint_too_far_from_the_base_model_is_refused_whatever_it_gained(
-    played: Database, checkpoints: CheckpointServer, tmp_path: Path
+    played: Database, checkpoints: CheckpointServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await played.pool.execute("UPDATE hindsight.batches SET metrics = '{\"kl\": 3.5}' WHERE step = 2")
+    answered: list[SampledReplies] = []
+
+    async def measure_kl(replies: Sequence[SampledReplies]) -> float:
+        answered.extend(replies)
+        return 3.5
+
+    monkeypatch.setattr(release, "_kl_meter", lambda *_: measure_kl)
     candidate = await find_checkpoint(played, "hindsight", 2)
     considered = await consider(played, _settings(tmp_path, checkpoints), candidate, run_id=None)
     gain = considered.evaluation.score_difference
@@ -123,6 +131,8 @@ async def test_a_checkpoint_too_far_from_the_base_model_is_refused_whatever_it_g
     assert gain.low > 0
     assert considered.decision.ruling is Ruling.REFUSE
     assert "KL from the base model 3.5 is beyond the limit of 2" in considered.decision.sentence
+    assert len(answered) == considered.evaluation.decision_points
+    assert {len(one.replies) for one in answered} == {2}, "the candidate's own"
     assert await serving(played, "hindsight") is None
 
 

@@ -15,7 +15,7 @@ from trainer.backends import choose, gpu
 from trainer.backends.arguments import learning_rate_of, local_arguments, serverless_arguments
 from trainer.backends.choose import choose_backend, open_backend
 from trainer.backends.serving import Serving, serving
-from trainer.config import ModelSettings, TrainingSettings, TrainSettings
+from trainer.config import BackendSettings, TrainingSettings, TrainSettings
 from trainer.types import Checkpoint
 
 KEY = SecretStr("a-wandb-key")
@@ -33,19 +33,19 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("a_gpu")
 def test_a_wandb_key_comes_before_a_gpu() -> None:
-    choice = choose_backend(ModelSettings(wandb_api_key=KEY))
+    choice = choose_backend(BackendSettings(wandb_api_key=KEY))
     assert str(choice) == "serverless (WANDB_API_KEY is set), training OpenPipe/Qwen3-14B-Instruct"
 
 
 @pytest.mark.usefixtures("a_gpu")
 def test_a_gpu_comes_before_the_cpu() -> None:
-    assert choose_backend(ModelSettings()).name == "local"
+    assert choose_backend(BackendSettings()).name == "local"
 
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("key", [None, SecretStr("")])
 def test_with_neither_it_is_the_cpu_and_the_embedded_model(key: SecretStr | None) -> None:
-    choice = choose_backend(ModelSettings(wandb_api_key=key))
+    choice = choose_backend(BackendSettings(wandb_api_key=key))
     assert (choice.name, choice.base_model) == ("cpu", "smollm2-135m-instruct")
     assert choice.reason == "no WANDB_API_KEY, and there is no NVIDIA GPU on this machine"
 
@@ -53,13 +53,13 @@ def test_with_neither_it_is_the_cpu_and_the_embedded_model(key: SecretStr | None
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cpu", "local", "serverless"])
 def test_what_was_asked_for_is_taken_whatever_there_is(name: str) -> None:
-    choice = choose_backend(ModelSettings.model_validate({"backend": name, "wandb_api_key": KEY}))
+    choice = choose_backend(BackendSettings.model_validate({"backend": name, "wandb_api_key": KEY}))
     assert (choice.name, choice.reason) == (name, f"--backend {name}")
 
 
 @pytest.mark.parametrize("name", ["cpu", "local", "serverless"])
 def test_a_base_model_that_was_set_is_never_replaced(name: str) -> None:
-    settings = ModelSettings.model_validate({"backend": name, "base_model": "smollm2-135m-instruct"})
+    settings = BackendSettings.model_validate({"backend": name, "base_model": "smollm2-135m-instruct"})
     assert choose_backend(settings).base_model == "smollm2-135m-instruct"
 
 
@@ -137,9 +137,9 @@ def test_a_hidden_gpu_is_none(machine: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_choosing_imports_neither_torch_nor_art() -> None:
     program = (
-        "import sys; from trainer.backends.choose import choose_backend; from trainer.config import ModelSettings;"
+        "import sys; from trainer.backends.choose import choose_backend; from trainer.config import BackendSettings;"
         "from trainer.backends.serving import serving;"
-        "choose_backend(ModelSettings());"
+        "choose_backend(BackendSettings());"
         "print(sorted({'torch', 'art', 'openai', 'transformers'} & set(sys.modules)))"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -6,6 +6,7 @@ import pytest
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
+from tests.env_example import example as written_example
 from trainer.cli.settings import all_variables
 from trainer.config import TrainSettings
 from trainer.settings_source import load, public_values
@@ -103,9 +104,9 @@ def test_an_example_of_a_url_keeps_its_words() -> None:
     assert redact("postgresql://USER:password@HOST/DB") == "postgresql://USER:[secret]@HOST/DB"
 
 
-def test_the_example_environment_lists_every_variable_and_breaks_nothing() -> None:
+def test_the_example_environment_lists_every_variable_with_its_default_and_breaks_nothing() -> None:
     example = Path(__file__).parents[2] / ".env.example"
+    assert example.read_text() == written_example(), "`python -m tests.env_example > .env.example` writes it anew"
     lines = [line for line in example.read_text().splitlines() if line and not line.startswith("#")]
-    listed = {line.split("=")[0] for line in lines}
-    assert listed == all_variables()
+    assert {line.split("=")[0] for line in lines} == all_variables()
     assert loaded(dotenv=example) == loaded()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from trainer.config import ModelSettings
+from trainer.config import BackendSettings
 from trainer.run import tracking
 from trainer.run.tracking import Tracker, mode_of
 
@@ -72,7 +72,7 @@ def test_a_tracker_that_hangs_does_not_hold_the_run(
     ],
 )
 def test_the_mode_follows_from_key_and_setting(values: dict[str, Any], mode: str) -> None:
-    assert mode_of(ModelSettings(**values)) == mode
+    assert mode_of(BackendSettings(**values)) == mode
 
 
 def test_an_offline_run_is_written_to_its_folder_and_has_neither_the_key_nor_a_password_of_the_command_line(
@@ -80,7 +80,7 @@ def test_an_offline_run_is_written_to_its_folder_and_has_neither_the_key_nor_a_p
 ) -> None:
     key, password = "0123456789abcdef0123456789abcdef01234567", "hunter2-of-the-game"
     monkeypatch.setattr(sys, "argv", ["train_mmo.py", "--database-url", f"postgres://game:{password}@db/game"])
-    settings = ModelSettings(tracking="offline", wandb_api_key=SecretStr(key))
+    settings = BackendSettings(tracking="offline", wandb_api_key=SecretStr(key))
     with tracking.tracking(settings, "run-1", tmp_path, {"seed": 0}) as tracker:
         tracker.log(1, {"reward": 0.5})
     written = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}

@@ -11,7 +11,7 @@ from trainer.backends.arguments import base_model_of
 from trainer.backends.art_import import prepare_environment
 from trainer.backends.base import TrainingBackend
 from trainer.backends.gpu import why_no_gpu
-from trainer.config import ModelSettings, TrainSettings
+from trainer.config import BackendSettings, TrainSettings
 
 BackendName = Literal["cpu", "local", "serverless"]
 
@@ -28,13 +28,13 @@ class Choice:
         return f"{self.name} ({self.reason}), training {self.base_model}"
 
 
-def choose_backend(settings: ModelSettings) -> Choice:
+def choose_backend(settings: BackendSettings) -> Choice:
     """As ``--backend`` says; ``auto`` is serverless with a W&B key, else local with a GPU, else the CPU."""
     name, reason = _chosen(settings)
     return Choice(name, reason, base_model_of(name, settings))
 
 
-def _chosen(settings: ModelSettings) -> tuple[BackendName, str]:
+def _chosen(settings: BackendSettings) -> tuple[BackendName, str]:
     if settings.backend != "auto":
         return settings.backend, f"--backend {settings.backend}"
     if settings.wandb_api_key is not None and settings.wandb_api_key.get_secret_value():

@@ -42,8 +42,9 @@ async def _work(settings: CertifySettings) -> int:
     from trainer.judge.cost import is_priced
     from trainer.judge.open import identity_of, refuse_unusable
 
-    refuse_unusable(settings)
-    identity = identity_of(settings)
+    judge = settings.judge_asked_in(orders=1)
+    refuse_unusable(judge)
+    identity = identity_of(judge)
     async with database_of(settings, migrate=True) as database, AsyncExitStack() as stack:
         material = await _material(settings, database)
         _announce(settings, identity, material)
@@ -94,7 +95,7 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, material: Mate
     shown = sum(
         count_tokens(body.shown([step.saw for step in body.steps])) for body in view_of(material.groups[0]).trajectories
     )
-    asked = settings.model_copy(update={"judge_orders": 1})
+    asked = settings.judge_asked_in(orders=1)
     print(f"Examining {identity.judge}: {estimate(calls, shown * calls, asked)}.", file=sys.stderr)
 
 
@@ -109,7 +110,7 @@ async def _open(
     run_id = f"certify {identity.judge} {identity.rubric_version}{occasion}"
 
     async def view(orders: int, purpose: str, beside: Examined | None = None) -> Examined:
-        asked = settings.model_copy(update={"judge_orders": orders})
+        asked = settings.judge_asked_in(orders)
         opened = open_judge(asked, database, run_id, purpose=purpose + occasion, beside=beside)
         return await stack.enter_async_context(opened)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from data_bridge.quality import Exclusion
+from data_bridge.quality import Exclusion, Reason
 from data_bridge.survey import Survey, Totals, WindowSummary, total
 from trainer.cli.settings import CheckSettings
-from trainer.grouping import partition
 from trainer.judge.cost import CostEstimate, estimate
+from trainer.run.run_plan import RunPlan, make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,9 @@ class CheckReport:
     windows: tuple[WindowSummary, ...]
     totals: Totals
     groups: int
+    dropout_rate: float
+    dropped: int
+    """Usable trajectories that a training run would leave out unjudged, to stay near its target."""
     missing: tuple[str, ...]
     """What is lacking for a training run, a sentence each; empty if nothing is."""
     cost: CostEstimate
@@ -41,6 +44,8 @@ class CheckReport:
             "usable": self.totals.usable,
             "usable_windows": self.totals.usable_windows,
             "groups": self.groups,
+            "dropout_rate": self.dropout_rate,
+            "dropped": self.dropped,
             "judge_tokens": self.totals.judge_tokens,
             "train_tokens": self.totals.train_tokens,
             "ready": self.ready,
@@ -51,33 +56,37 @@ class CheckReport:
 
 
 def make_report(surveyed: Survey, settings: CheckSettings, database: str, *, seed: int) -> CheckReport:
-    """Group each window as the trainer would, and see what is left and what is missing."""
-    windows: list[WindowSummary] = []
-    groups = 0
-    for window in surveyed.windows:
-        parts = partition(window.usable, settings, seed)
-        alone = {member.trajectory_id: reason for member, reason in parts.left_out}
-        groups += len(parts.groups)
-        windows.append(
-            replace(
-                window,
-                usable=tuple(one for one in window.usable if one.trajectory_id not in alone),
-                excluded=window.excluded
-                + tuple(
-                    Exclusion(member.trajectory_id, member.agent_id, window.window_id, reason)
-                    for member, reason in parts.left_out
-                ),
-            )
-        )
+    """Group and thin the windows as the trainer would, and see what is left, what it costs and what is missing."""
+    plan = make_plan(surveyed.windows, settings, seed)
+    windows = _without_the_lonely(surveyed.windows, plan)
     totals = total(windows)
+    judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
+    judge_tokens = sum(one.judge_tokens for window in windows for one in window.usable if one.trajectory_id in judged)
     return CheckReport(
         database,
         tuple(windows),
         totals,
-        groups,
+        plan.groups,
+        plan.dropout_rate,
+        plan.dropped,
         tuple(_missing(totals, settings)),
-        estimate(groups, totals.judge_tokens, settings),
+        estimate(plan.groups, judge_tokens, settings),
     )
+
+
+def _without_the_lonely(windows: Sequence[WindowSummary], plan: RunPlan) -> list[WindowSummary]:
+    """The windows after grouping. What dropout thins stays usable: it is spared, not at fault."""
+    lonely: dict[str, list[Exclusion]] = defaultdict(list)
+    for one in plan.excluded:
+        if one.reason is not Reason.DROPOUT:
+            lonely[one.window_id].append(one)
+    return [_leave_out(window, lonely[window.window_id]) for window in windows]
+
+
+def _leave_out(window: WindowSummary, left_out: Sequence[Exclusion]) -> WindowSummary:
+    names = {one.trajectory_id for one in left_out}
+    usable = tuple(one for one in window.usable if one.trajectory_id not in names)
+    return replace(window, usable=usable, excluded=(*window.excluded, *left_out))
 
 
 def named(reasons: Mapping[Any, int]) -> dict[str, int]:

@@ -36,6 +36,8 @@ def show_report(report: CheckReport, out: TextIO) -> None:
         f"and {totals.train_tokens:,} to train.",
         file=out,
     )
+    if report.dropped:
+        print(f"Dropout of {report.dropout_rate:.0%} would leave out {report.dropped:,} of them unjudged.", file=out)
     print(f"Judge: {report.cost}.", file=out)
     if report.ready:
         show_heading("Ready for a training run.", out, style="bold green")

@@ -13,17 +13,30 @@ from pydantic import SecretStr
 from trainer.config import (
     CommonSettings,
     DatabaseSettings,
-    EvaluationSettings,
-    GroupSettings,
+    GateSettings,
+    GroupingSettings,
+    HeldOutSettings,
+    JudgeCallSettings,
+    JudgeCostSettings,
+    JudgeFailureSettings,
+    JudgePriceSettings,
     JudgeSettings,
     MarketSettings,
+    ModelNameSettings,
     ModelSettings,
+    MomentSettings,
+    OutputSettings,
+    PlanSettings,
+    PromotionSettings,
+    ReadinessSettings,
     WindowSettings,
 )
 from trainer.settings_source import Duration, Section, setting, variable_of
 
 
-class CheckSettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
+class CheckSettings(
+    CommonSettings, OutputSettings, DatabaseSettings, ReadinessSettings, PlanSettings, JudgeCostSettings
+):
     """check_windows."""
 
     window: str | None = setting(None, "Show this one window in full.", metavar="ID", flag_only=True)
@@ -41,7 +54,7 @@ def all_variables() -> frozenset[str]:
     return frozenset(names)
 
 
-class ScheduleSettings(CommonSettings, DatabaseSettings, WindowSettings):
+class ScheduleSettings(CommonSettings, DatabaseSettings, ReadinessSettings):
     """Schedule: every other setting of the training reads its variable, from the environment or .env."""
 
     cron: str = setting("0 3 * * 0", "When to train, as a cron expression in UTC.", metavar="EXPRESSION")
@@ -68,7 +81,15 @@ class ServeSettings(CommonSettings, ModelSettings):
     most_waiting: int = setting(512, "Requests answered at once; more are told to come back (429).", ge=1)
 
 
-class PromoteSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSettings, EvaluationSettings):
+class PromoteSettings(
+    CommonSettings,
+    OutputSettings,
+    DatabaseSettings,
+    MomentSettings,
+    ModelNameSettings,
+    GateSettings,
+    PromotionSettings,
+):
     """promote."""
 
     step: str | None = setting(
@@ -80,7 +101,6 @@ class PromoteSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSet
         False,
         "Show the checkpoints with scores, state and lineage.",
         flag="--list",
-        env="HINDSIGHT_PROMOTE_LIST",
         flag_only=True,
     )
     rollback: bool = setting(False, "Go back to an earlier checkpoint (STEP), or end a running canary.", flag_only=True)
@@ -91,7 +111,7 @@ class PromoteSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSet
     reason: str | None = setting(None, "Why; kept with the promotion.", flag_only=True)
 
 
-class LineageSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSettings):
+class LineageSettings(CommonSettings, OutputSettings, DatabaseSettings, HeldOutSettings, ModelNameSettings):
     """lineage."""
 
     checkpoint: str | None = setting(
@@ -103,7 +123,7 @@ class LineageSettings(CommonSettings, DatabaseSettings, WindowSettings, ModelSet
     depth: int = setting(1, "How many checkpoints back; 0: all the way to the base model.", ge=0, flag_only=True)
 
 
-class ReportSettings(CommonSettings, DatabaseSettings):
+class ReportSettings(CommonSettings, OutputSettings, DatabaseSettings):
     """Report."""
 
     run: str | None = setting(None, "Id of the run; unset: the model's latest.", positional=True)
@@ -115,7 +135,7 @@ class ReportSettings(CommonSettings, DatabaseSettings):
     list_runs: bool = setting(False, "List the model's runs instead.", flag="--list", flag_only=True)
 
 
-class SpawnSettings(CommonSettings, DatabaseSettings, ModelSettings, MarketSettings):
+class SpawnSettings(CommonSettings, OutputSettings, DatabaseSettings, ModelSettings, MarketSettings):
     """spawn_test_agents."""
 
     windows: int = setting(24, "Hourly windows to play.", ge=1, flag_only=True)
@@ -142,7 +162,15 @@ class SpawnSettings(CommonSettings, DatabaseSettings, ModelSettings, MarketSetti
     )
 
 
-class CertifySettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
+class CertifySettings(
+    CommonSettings,
+    OutputSettings,
+    DatabaseSettings,
+    WindowSettings,
+    GroupingSettings,
+    JudgePriceSettings,
+    JudgeCallSettings,
+):
     """Certification."""
 
     groups: int = setting(16, "Groups that the judge is examined on.", ge=4, flag_only=True)
@@ -151,15 +179,28 @@ class CertifySettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSet
     fresh: bool = setting(False, "Ask everything anew, also what this judge has answered before.", flag_only=True)
     seed: int = setting(0, "Seed of the simulated market.")
 
+    def judge_asked_in(self, orders: int) -> JudgeSettings:
+        """The judge as one part of the examination asks it; in how many orders is no choice of the user's."""
+        chosen = {name: getattr(self, name) for name in JudgeSettings.model_fields if name != "judge_orders"}
+        return JudgeSettings(judge_orders=orders, **chosen)
 
-class MigrationSettings(CommonSettings, DatabaseSettings):
+
+class MigrationSettings(CommonSettings, OutputSettings, DatabaseSettings):
     """run_migrations."""
 
     status: bool = setting(False, "Only show how each migration stands.", flag_only=True)
     dry_run: bool = setting(False, "Show what would be applied, and apply nothing.", flag_only=True)
 
 
-class JudgeWindowsSettings(CommonSettings, DatabaseSettings, WindowSettings, GroupSettings, JudgeSettings):
+class JudgeWindowsSettings(
+    CommonSettings,
+    OutputSettings,
+    DatabaseSettings,
+    WindowSettings,
+    GroupingSettings,
+    JudgeSettings,
+    JudgeFailureSettings,
+):
     """judge_windows."""
 
     window: str | None = setting(
@@ -176,7 +217,7 @@ class JudgeWindowsSettings(CommonSettings, DatabaseSettings, WindowSettings, Gro
     seed: int = setting(0, "Seed of the grouping; as in training, so that both share their verdicts.")
 
 
-class TraceSettings(CommonSettings, DatabaseSettings):
+class TraceSettings(CommonSettings, OutputSettings, DatabaseSettings):
     """traces."""
 
     action: Literal["export", "import"] = setting(..., "Write a file of traces, or read one.", positional=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainer.config import EvaluationSettings
+from trainer.config import GateSettings
 from trainer.evaluation.evidence import Evaluation, Role
 from trainer.evaluation.statistics import FEWEST_WINDOWS, Interval
 
@@ -90,7 +90,7 @@ def _broken_guards(evidence: Evidence, limits: Limits) -> Iterator[str]:
             yield f"{name} {value:.3g} is beyond the limit of {limit:g}"
 
 
-def limits_of(settings: EvaluationSettings) -> Limits:
+def limits_of(settings: GateSettings) -> Limits:
     return Limits(
         min_gain=settings.min_gain,
         max_error_rate=settings.max_error_rate,
@@ -114,6 +114,6 @@ def evidence_of(evaluation: Evaluation) -> Evidence:
     )
 
 
-def rule(evaluation: Evaluation, settings: EvaluationSettings) -> GateDecision:
+def rule(evaluation: Evaluation, settings: GateSettings) -> GateDecision:
     """The gate as a run calls it."""
     return decide(evidence_of(evaluation), limits_of(settings))

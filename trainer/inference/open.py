@@ -20,8 +20,8 @@ ARTIFACT = "wandb-artifact:///"
 _WANDB_INFERENCE = "https://api.training.wandb.ai/v1"
 
 
-class InferenceSettings(Protocol):
-    """What it takes to open a model: any settings class with the common and the model section has it."""
+class EngineSettings(Protocol):
+    """What it takes to run a model on this machine: any settings class with the common and the model section has it."""
 
     @property
     def home(self) -> Path: ...
@@ -29,6 +29,11 @@ class InferenceSettings(Protocol):
     def base_model(self) -> str: ...
     @property
     def threads(self) -> int: ...
+
+
+class InferenceSettings(EngineSettings, Protocol):
+    """What it takes to open any checkpoint: also where W&B has it, and the key to it."""
+
     @property
     def wandb_api_key(self) -> SecretStr | None: ...
     @property
@@ -36,7 +41,7 @@ class InferenceSettings(Protocol):
 
 
 @asynccontextmanager
-async def open_engine(settings: InferenceSettings) -> AsyncIterator[Engine]:
+async def open_engine(settings: EngineSettings) -> AsyncIterator[Engine]:
     """The engine on the settings' base model: share it between the checkpoints that are compared or served."""
     from trainer.inference.embedded_model import model_directory
     from trainer.inference.engine import Engine

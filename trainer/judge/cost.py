@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from data_bridge.errors import ConfigurationError
-from trainer.config import JudgeSettings
+from trainer.config import JudgeCostSettings, JudgePriceSettings
 
 FIXED_TOKENS = 1_200
 """Of a prompt, beside what is shown of the agents: the rubric, the rules of the reply and the outcomes."""
@@ -72,26 +72,26 @@ class CostEstimate:
         return f"{tokens}, price unknown (set JUDGE_PRICE)" if self.usd is None else f"{tokens}, about ${self.usd:.2f}"
 
 
-def uses_llm(settings: JudgeSettings) -> bool:
+def uses_llm(settings: JudgePriceSettings) -> bool:
     """Whether these settings ask for the LLM judge; ``auto`` takes it when a model is named."""
     if settings.judge not in ("auto", "llm", "outcome"):
         raise ConfigurationError(f"--judge must be outcome, llm or auto, not {settings.judge!r}.")
     return settings.judge == "llm" or (settings.judge == "auto" and settings.judge_model is not None)
 
 
-def price_of(settings: JudgeSettings) -> Price | None:
+def price_of(settings: JudgePriceSettings) -> Price | None:
     """The judge's price: the user's, else the table's, else None."""
     if settings.price is not None:
         return _parse_price(settings.price)
     return PRICES.get(_DATED.sub("", settings.judge_model or ""))
 
 
-def is_priced(settings: JudgeSettings) -> bool:
+def is_priced(settings: JudgePriceSettings) -> bool:
     """Whether what the judge costs can be told in dollars; the offline one costs nothing."""
     return not uses_llm(settings) or price_of(settings) is not None
 
 
-def estimate(groups: int, judge_tokens: int, settings: JudgeSettings) -> CostEstimate:
+def estimate(groups: int, judge_tokens: int, settings: JudgeCostSettings) -> CostEstimate:
     """The cost of judging ``groups`` groups whose agents' text has ``judge_tokens`` tokens in all.
 
     The text counts once for each order; a prompt is never longer than ``--judge-context``.

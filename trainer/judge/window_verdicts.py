@@ -11,7 +11,7 @@ import msgspec
 
 from data_bridge.models import Window
 from data_bridge.quality import Reason, Rules, check
-from trainer.config import GroupSettings
+from trainer.config import GroupingSettings
 from trainer.grouping import form_groups
 from trainer.judge.failures import FailurePolicy, FailureTally
 from trainer.judge.stream import judge_stream
@@ -38,7 +38,7 @@ async def judge_windows(
     judge: Judge,
     windows: AsyncIterable[Window],
     rules: Rules,
-    settings: GroupSettings,
+    settings: GroupingSettings,
     *,
     seed: int,
     in_flight: int,

@@ -65,7 +65,7 @@ async def incumbent_of(database: Database, model: str) -> Checkpoint | None:
 
 async def consider(
     database: Database,
-    settings: Settings,
+    settings: TrainSettings,
     candidate: Checkpoint,
     *,
     run_id: str | None,

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from trainer import dropout
-from trainer.config import GroupSettings
+from trainer.config import PlanSettings
 from trainer.grouping import MIN_GROUP, Comparable, Grouped, group_id, partition
 from trainer.types import Group
 
@@ -71,7 +71,7 @@ NOTHING_PLANNED = RunPlan((), (), 0.0, 0)
 """For a run that gets its windows later, day by day."""
 
 
-def make_plan(windows: Iterable[SurveyedWindow], settings: GroupSettings, seed: int) -> RunPlan:
+def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int) -> RunPlan:
     """Group every window, then leave out what the totals ask for."""
     formed: list[tuple[SurveyedWindow, list[tuple[str, tuple[Comparable, ...]]]]] = []
     excluded: list[Exclusion] = []

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_bridge.redaction import redact
-from trainer.config import ModelSettings
+from trainer.config import BackendSettings
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Tracker:
             logger.warning("wandb tracking is off: %s", redact(" ".join(str(error).split())) or type(error).__name__)
 
 
-def mode_of(settings: ModelSettings) -> Literal["online", "offline", "off"]:
+def mode_of(settings: BackendSettings) -> Literal["online", "offline", "off"]:
     """``online``, ``offline`` or ``off``."""
     if settings.tracking != "auto":
         return settings.tracking
@@ -76,7 +76,7 @@ def mode_of(settings: ModelSettings) -> Literal["online", "offline", "off"]:
 
 
 @contextmanager
-def tracking(settings: ModelSettings, run_id: str, folder: Path, config: Mapping[str, Any]) -> Iterator[Tracker]:
+def tracking(settings: BackendSettings, run_id: str, folder: Path, config: Mapping[str, Any]) -> Iterator[Tracker]:
     """The tracker of one run."""
     mode = mode_of(settings)
     key = settings.wandb_api_key.get_secret_value() if settings.wandb_api_key else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from data_bridge.database import Database
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.survey import survey
-from trainer.config import WindowSettings, window_rules
+from trainer.config import ReadinessSettings, window_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Readiness:
     sentence: str
 
 
-async def readiness_of(database: Database, settings: WindowSettings) -> Readiness:
+async def readiness_of(database: Database, settings: ReadinessSettings) -> Readiness:
     """Enough closed, usable, unused windows? The embedded database always is: training plays its own hours there."""
     if database.is_embedded:
         return Readiness(True, "The simulated market plays its own windows.")

@@ -10,7 +10,7 @@ from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules, check
 from data_bridge.window_ids import end_of, start_of
-from trainer.config import GroupSettings
+from trainer.config import GroupingSettings
 from trainer.grouping import form_groups
 from trainer.types import Group
 from trainer.world.cast import scripted_cast
@@ -43,7 +43,9 @@ async def simulated(groups: int, agents: int, seed: int, luck: float = LUCK) -> 
     return Material("simulated", tuple(played), {agent.agent_id: agent.skill or 0.0 for agent in cast})
 
 
-async def from_windows(database: Database, rules: Rules, settings: GroupSettings, seed: int, groups: int) -> Material:
+async def from_windows(
+    database: Database, rules: Rules, settings: GroupingSettings, seed: int, groups: int
+) -> Material:
     """The first groups that the user's own windows give."""
     reader = WindowReader(database, rules)
     found: list[Group] = []
@@ -54,7 +56,7 @@ async def from_windows(database: Database, rules: Rules, settings: GroupSettings
     return Material("windows", tuple(found), {})
 
 
-async def _groups(reader: WindowReader, rules: Rules, settings: GroupSettings, seed: int) -> AsyncIterator[Group]:
+async def _groups(reader: WindowReader, rules: Rules, settings: GroupingSettings, seed: int) -> AsyncIterator[Group]:
     async for window in reader.stream(await reader.discover()):
         for group in form_groups(check(window, rules), settings, seed).groups:
             yield group

@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from data_bridge.database import Database, open_database
 from data_bridge.errors import ConfigurationError
+from data_bridge.migrate import FOLDER
 from data_bridge.postgres_reader import WindowReader
-from data_bridge.quality import CheckedWindow, Reason, Rules, check
+from data_bridge.quality import CheckedWindow, Reason, Rules, check, fault_of_outcomes
 from data_bridge.window_ids import end_of, window_of
 from tests.fakes.policy_server import PolicyServer
 from tests.tiny_model import shared_tiny_model
@@ -197,6 +199,31 @@ async def test_a_live_game_is_not_played_into(database: Database, tmp_path: Path
     assert await database.pool.fetchval("SELECT count(*) FROM trajectories") == 0
 
 
+async def test_the_command_leaves_nothing_in_a_live_game(
+    make_database: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    game = make_database()
+    connection = await asyncpg.connect(game)
+    await connection.execute((FOLDER / "0001_game_tables.sql").read_text())  # as the game's own migrations do
+    schemas = "SELECT nspname FROM pg_namespace ORDER BY 1"
+    before = await connection.fetch(schemas)
+    argv = ["--database-url", game, "--home", str(tmp_path), "--windows", "1", "--agents", "2"]
+    code, _, error = await asyncio.to_thread(run, argv, capsys)
+    assert code == 2
+    assert "belongs to a game" in error
+    assert await connection.fetch(schemas) == before
+    assert await connection.fetchval("SELECT count(*) FROM trajectories") == 0
+    await connection.close()
+
+
+def test_the_command_fills_an_empty_database(
+    make_database: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--database-url", make_database(), "--home", str(tmp_path), "--windows", "1", "--agents", "2", "--json"]
+    code, report, _ = run(argv, capsys)
+    assert (code, report["trajectories"]) == (0, 2)
+
+
 async def test_a_logged_decision_is_rebuilt_exactly_and_scored_as_it_was(database: Database, tmp_path: Path) -> None:
     await play(database, tmp_path)
     simulated = await load_windows(database, WINDOWS)
@@ -238,6 +265,15 @@ async def test_every_fault_of_real_tables_costs_its_own_row(database: Database, 
     assert usable + sum(reasons.values()) == rows == 150 + faults["same agent twice"]
     assert faults["no window id"] > 0
     assert faults["window id with seconds"] > 0
+
+
+async def test_half_of_the_outcomes_is_not_all_of_them(database: Database, tmp_path: Path) -> None:
+    await play(database, tmp_path)
+    faults = await soil(database, WINDOWS, 1.0, seed=3)
+    found = [fault_of_outcomes(checked.window.outcomes) for checked in await read(database)]
+    reasons = [fault[0] for fault in found if fault is not None]
+    assert reasons.count(Reason.OUTCOMES_PARTIAL) == faults["half of the outcomes"] > 0
+    assert reasons.count(Reason.OUTCOMES_MISSING) == faults["no outcomes"] > 0
 
 
 def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:

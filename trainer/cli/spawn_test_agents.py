@@ -16,6 +16,7 @@ from trainer.cli.frame import database_of, run_command
 from trainer.cli.settings import SpawnSettings
 
 if TYPE_CHECKING:
+    from data_bridge.database import Database
     from trainer.world.cast import Agent
     from trainer.world.player import PlayedHour
     from trainer.world.tally import Tally
@@ -46,7 +47,7 @@ async def spawn(settings: SpawnSettings) -> int:
 
     windows = windows_to_play(settings, datetime.now(UTC))
     market = Market(settings.seed, settings.luck, settings.stage, settings.decisions)
-    async with database_of(settings, migrate=True) as database, _cast(settings) as cast:
+    async with _own_database(settings) as database, _cast(settings) as cast:
         started = time.monotonic()
         fresh = await unplayed(database, market, windows)
         with _progress(len(windows), quiet=settings.json_output) as advance:
@@ -72,6 +73,18 @@ async def spawn(settings: SpawnSettings) -> int:
     else:
         _print_summary(report)
     return 0
+
+
+@asynccontextmanager
+async def _own_database(settings: SpawnSettings) -> AsyncIterator[Database]:
+    """The database, migrated; but not before it is known to be no live game's, where not even a table may be left."""
+    from data_bridge.migrate import apply
+    from trainer.world.play import refuse_a_live_game
+
+    async with database_of(settings) as database:
+        await refuse_a_live_game(database)
+        await apply(database.pool)
+        yield database
 
 
 def windows_to_play(settings: SpawnSettings, now: datetime) -> tuple[str, ...]:

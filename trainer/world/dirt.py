@@ -77,7 +77,10 @@ _ROW_FAULTS: dict[str, str] = {
 _WINDOW_FAULTS: dict[str, str] = {
     "no outcomes": 'DELETE FROM market_outcomes WHERE "windowId" = $1',
     "half of the outcomes": """
-        UPDATE market_outcomes SET "endPrice" = NULL, "changePercent" = NULL, "outcome" = NULL WHERE "windowId" = $1""",
+        UPDATE market_outcomes SET "endPrice" = NULL, "changePercent" = NULL, "outcome" = NULL
+        WHERE id IN (SELECT id FROM (
+            SELECT id, row_number() OVER (ORDER BY id) AS place FROM market_outcomes WHERE "windowId" = $1
+        ) AS placed WHERE place % 2 = 1)""",
     "no changePercent": 'UPDATE market_outcomes SET "changePercent" = NULL WHERE "windowId" = $1',
 }
 _ROWS = 'SELECT "trajectoryId", "stepsJson" FROM trajectories WHERE "windowId" = ANY($1) ORDER BY "trajectoryId"'

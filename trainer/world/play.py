@@ -12,6 +12,7 @@ from pathlib import Path
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
+from data_bridge.migrate import has_game_tables
 from data_bridge.recorder import Recorder
 from data_bridge.trajectory_rows import owns_game_tables
 from trainer.world.cast import Agent
@@ -42,7 +43,7 @@ async def play_windows(
     ``lookahead`` more windows are asked about in advance, for models that answer many requests at once.
     ``write_together`` windows are written at once: faster, and what an interruption costs if playing is slow.
     """
-    await _refuse_a_live_game(database)
+    await refuse_a_live_game(database)
     todo = await unplayed(database, market, window_ids)
     first_index = await windows_played(database, market.seed)
     player = Player(market, cast, exploration, limits)
@@ -73,9 +74,10 @@ async def play_windows(
     return tally
 
 
-async def _refuse_a_live_game(database: Database) -> None:
+async def refuse_a_live_game(database: Database) -> None:
+    """ConfigurationError for a database whose tables are a game's own; only reads, so that nothing is left there."""
     async with database.pool.acquire() as connection:
-        if not await owns_game_tables(connection):
+        if await has_game_tables(connection) and not await owns_game_tables(connection):
             raise ConfigurationError(
                 f"{database.label} belongs to a game: simulated agents would mix with real ones; "
                 "unset DATABASE_URL, or name an empty database."

@@ -26,6 +26,11 @@ from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact, register_secret
 
 PREFIX = "HINDSIGHT_"
+_OUR_PREFIXES = (PREFIX, "JUDGE_", "EVAL_JUDGE_")
+"""Whatever begins like this is meant for us, also in an environment that we share with others."""
+
+_MISSPELT = 0.9
+"""Likeness from which a name in `.env` is one of ours misspelt (DATABASE_URI), not a neighbour (TEST_DATABASE_URL)."""
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -144,7 +149,7 @@ def load(
     environ = os.environ if environ is None else environ
     given = vars(_parser(cls, prog, description, epilog).parse_args(list(argv)))
     file_values = _read_dotenv(Path(".env") if dotenv is None else dotenv)
-    _reject_unknown_variables(cls, {**file_values, **environ}, known_variables)
+    _reject_unknown_variables(cls, environ, file_values, known_variables)
 
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -187,15 +192,27 @@ def _read_dotenv(path: Path) -> dict[str, str]:
     return {key: value for key, value in dotenv_values(path, interpolate=False).items() if value is not None}
 
 
-def _reject_unknown_variables(cls: type[Section], seen: Mapping[str, str], known: frozenset[str]) -> None:
-    """A misspelt variable would be ignored silently; every command knows all of ours."""
+def _reject_unknown_variables(
+    cls: type[Section], environ: Mapping[str, str], file_values: Mapping[str, str], known: frozenset[str]
+) -> None:
+    """A misspelt variable would be ignored silently; every command knows all of ours.
+
+    The environment belongs to everyone, `.env` mostly to us: there a likeness is enough to ask.
+    """
     own = {variable_of(name, field) for name, field in cls.model_fields.items()}
     names = known | {variable for variable in own if variable is not None}
-    for variable in seen:
-        if variable.startswith(PREFIX) and variable not in names:
-            close = difflib.get_close_matches(variable, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else "`.env.example` lists every variable."
-            raise ConfigurationError(f"{variable} is not a setting: {hint}")
+    for variable in (*file_values, *environ):
+        if variable in names:
+            continue
+        in_file = variable in file_values
+        if variable.startswith(_OUR_PREFIXES) or (in_file and _closest(variable, names, _MISSPELT)):
+            close = _closest(variable, names)
+            hint = f"did you mean {close}?" if close else "`.env.example` lists every variable."
+            raise ConfigurationError(f"{variable}{' (in .env)' if in_file else ''} is not a setting: {hint}")
+
+
+def _closest(variable: str, names: frozenset[str], likeness: float = 0.6) -> str | None:
+    return next(iter(difflib.get_close_matches(variable, names, n=1, cutoff=likeness)), None)
 
 
 def _parser(cls: type[Section], prog: str, description: str, epilog: str) -> _Parser:

@@ -63,6 +63,30 @@ def test_a_misspelt_variable_is_answered_with_the_right_one() -> None:
         loaded(environ={"HINDSIGHT_LOOKBAK": "7d"})
 
 
+@pytest.mark.parametrize("variable", ["JUDGE_MODLE", "EVAL_JUDGE_MODLE", "JUDGE_TEMPER"])
+def test_a_variable_that_begins_like_the_judges_is_meant_for_us(variable: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{variable} is not a setting"):
+        loaded(environ={variable: "gpt-5-mini"})
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [("DATABASE_URI", "DATABASE_URL"), ("JUDGE_MODLE", "JUDGE_MODEL"), ("WANDB_API_KEYS", "WANDB_API_KEY")],
+)
+def test_a_misspelt_name_in_the_file_is_refused_with_the_right_one(tmp_path: Path, misspelt: str, meant: str) -> None:
+    dotenv = tmp_path / ".env"
+    dotenv.write_text(f"{misspelt}=x\n")
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(dotenv=dotenv)
+    assert str(caught.value) == f"{misspelt} (in .env) is not a setting: did you mean {meant}?"
+
+
+def test_what_belongs_to_others_is_ignored(tmp_path: Path) -> None:
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("ANTHROPIC_API_KEY=x\nTEST_DATABASE_URL=x\nOPENAI_BASE_URL=x\nNEXT_PUBLIC_URL=x\n")
+    assert loaded(environ={"DATABASE_URI": "x", "WANDB_MODE": "x"}, dotenv=dotenv) == loaded()
+
+
 def test_a_secret_is_neither_dumped_nor_printed() -> None:
     settings = loaded(environ={"WANDB_API_KEY": "very-secret-key-1", "DATABASE_URL": "postgres://me:hunter22@db/game"})
     dumped = str(public_values(settings)) + str(settings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -23,12 +23,16 @@ from trainer.config import EvaluateSettings, JudgeSettings, TrainSettings, windo
 from trainer.evaluation.blind_trial import Outcome, Plan, Policy, compare_policies
 from trainer.evaluation.comparison import best_and_worst, compare, figures_of, score_pnl_correlation, windows_of
 from trainer.evaluation.decision_points import Replay
+from trainer.evaluation.divergence import SampledReplies
 from trainer.evaluation.evidence import Evaluation, Role
 from trainer.evaluation.store import save, trained_among
 from trainer.judge.open import identity_of
 from trainer.types import Checkpoint, Judge
 
 logger = logging.getLogger(__name__)
+
+MeasureKL = Callable[[Sequence[SampledReplies]], Awaitable[float | None]]
+"""The candidate's mean KL per token from the base model, at replies of its own."""
 
 
 def judged_by(settings: TrainSettings | EvaluateSettings) -> JudgeSettings:
@@ -63,12 +67,12 @@ async def evaluate_checkpoint(
     *,
     windows: Sequence[CheckedWindow],
     replay: Replay | None = None,
-    kl_from_base: float | None = None,
+    measure_kl: MeasureKL | None = None,
 ) -> Evaluation:
     """Evaluate ``candidate`` on ``windows`` (see ``held_out_windows``) and keep the result.
 
-    ``policies`` has at least the candidate and the incumbent. ``kl_from_base`` is the candidate's, where the backend
-    measured it.
+    ``policies`` has at least the candidate and the incumbent. ``measure_kl`` is given where the candidate runs on
+    this machine.
     """
     plan = plan_of(settings)
     outcome = await compare_policies(windows, policies, judge, plan, replay)
@@ -81,10 +85,18 @@ async def evaluate_checkpoint(
         incumbent=incumbent,
         run_id=run_id,
         training_judge=identity_of(settings).judge,
-        kl_from_base=kl_from_base,
+        kl_from_base=await measure_kl(_sampled(outcome)) if measure_kl is not None else None,
     )
     await save(database, evaluation)
     return evaluation
+
+
+def _sampled(outcome: Outcome) -> list[SampledReplies]:
+    """The candidate's replies as tokens."""
+    return [
+        SampledReplies(at.point.messages, tuple(reply.token_ids for reply in at.replies[Role.CANDIDATE]))
+        for at in outcome.compared
+    ]
 
 
 def plan_of(settings: TrainSettings | EvaluateSettings) -> Plan:

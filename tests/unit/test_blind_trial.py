@@ -139,13 +139,14 @@ async def test_valid_error_and_blocked_replies_are_told_apart() -> None:
     figures = evaluation.of(Role.CANDIDATE)
     assert figures is not None
     assert figures.valid_rate is not None
+    assert figures.blocked_rate is not None
     assert (figures.valid_rate.mean, figures.error_rate.mean, figures.blocked_rate.mean) == (0.5, 0.25, 0.25)
     assert figures.pnl is not None
     assert figures.pnl.mean == 0.0
     assert evaluation.score_pnl_correlation is not None
 
 
-async def test_without_a_replay_an_empty_or_cut_off_reply_is_an_error_and_validity_is_unknown() -> None:
+async def test_without_a_replay_an_empty_or_cut_off_reply_is_an_error_and_the_rest_is_unknown() -> None:
     @dataclass
     class Rambling(FixedPolicy):
         async def replies(
@@ -160,7 +161,8 @@ async def test_without_a_replay_an_empty_or_cut_off_reply_is_an_error_and_validi
     for role in (Role.CANDIDATE, Role.INCUMBENT):
         figures = evaluation.of(role)
         assert figures is not None
-        assert (figures.error_rate.mean, figures.valid_rate, figures.pnl) == (0.5, None, None)
+        assert figures.error_rate.mean == 0.5
+        assert (figures.valid_rate, figures.blocked_rate, figures.pnl) == (None, None, None)
 
 
 async def test_the_offline_judge_does_not_judge_what_cannot_be_rebuilt() -> None:
@@ -228,6 +230,16 @@ def test_the_decision_is_the_last_call_of_the_wanted_purpose_in_its_step() -> No
     window = make_window(trajectories=[make_trajectory(steps=[make_step(0, calls=calls)])])
     [point] = decision_points(CheckedWindow(window, window.trajectories, ()), purposes=("action",), most=9, seed=0)
     assert point.call_index == 1
+
+
+def test_a_reply_that_its_writer_appended_to_the_log_is_neither_asked_with_nor_shown() -> None:
+    asked = [ChatMessage(role="user", content="ACME trades at 100")]
+    call = make_call("LOGGED", messages=[*asked, ChatMessage(role="assistant", content="LOGGED")])
+    drawn = make_call(messages=[*asked, ChatMessage(role="assistant", content=[{"type": "image_url"}])])
+    window = make_window(trajectories=[make_trajectory(steps=[make_step(0, calls=[call, drawn])])])
+    [point] = decision_points(CheckedWindow(window, window.trajectories, ()), purposes=("action",), most=9, seed=0)
+    assert point.messages == asked
+    assert "LOGGED" not in repr(with_reply(point, "BUY", None, alias="x"))
 
 
 def test_what_followed_on_the_logged_reply_is_not_shown_with_another() -> None:

@@ -58,6 +58,7 @@ def test_too_few_windows_never_decide() -> None:
         ("length_ratio", 2.0, "reply length"),
         ("kl_from_base", 3.0, "KL"),
         ("error_rate", math.nan, "error rate"),
+        ("kl_from_base", math.nan, "KL"),
     ],
 )
 def test_no_gain_buys_a_broken_guard_off(field: str, value: float, named: str) -> None:
@@ -67,8 +68,11 @@ def test_no_gain_buys_a_broken_guard_off(field: str, value: float, named: str) -
     assert named in decision.sentence
 
 
-def test_a_guard_that_could_not_be_measured_does_not_refuse() -> None:
-    assert decide(replace(BETTER, kl_from_base=None), Limits()).ruling is Ruling.PROMOTE
+def test_a_guard_that_could_not_be_measured_does_not_refuse_and_is_named() -> None:
+    decision = decide(replace(BETTER, kl_from_base=None, blocked_rate=None), Limits())
+    assert decision.ruling is Ruling.PROMOTE
+    assert decision.reasons[-1] == "not measured: safety blocks, KL from the base model"
+    assert "not measured" not in decide(BETTER, Limits()).sentence
 
 
 def test_every_broken_guard_is_named() -> None:

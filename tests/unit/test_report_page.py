@@ -137,6 +137,14 @@ def test_the_table_has_a_column_a_policy_and_compares_with_all_but_the_candidate
     assert [cell.mean for cell in rows["error rate"]] == ["4.0%", "44.0%", "0.0%"]
 
 
+def test_what_was_not_measured_is_not_shown_as_a_figure() -> None:
+    whole = evaluation()
+    unmeasured = tuple(replace(one, blocked_rate=None, kl_from_base=None) for one in whole.figures)
+    rows = {row.name: row.cells for row in figures_table(replace(whole, figures=unmeasured))}
+    assert {cell.mean for cell in rows["stopped by the guard"]} == {"not measured"}
+    assert [cell.mean for cell in rows["KL from the base model"]] == ["not measured", "\N{EN DASH}", "\N{EN DASH}"]
+
+
 def test_a_single_decision_point_is_not_shown_as_best_and_worst() -> None:
     only = example(0.1, "BUY")
     page = render(run_facts(evaluation=replace(evaluation(), best=only, worst=only)))

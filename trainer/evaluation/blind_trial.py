@@ -246,7 +246,8 @@ def _scored(answers: Sequence[_Answer], judged: JudgedGroup) -> list[ScoredReply
             pnl=answer.replayed.pnl if answer.replayed is not None else None,
             is_valid=answer.replayed.is_valid if answer.replayed is not None else None,
             is_error=_is_error(answer),
-            is_blocked=answer.replayed is not None and answer.replayed.is_blocked,
+            is_blocked=answer.replayed.is_blocked if answer.replayed is not None else None,
+            token_ids=answer.completion.token_ids,
         )
         for answer in answers
     ]

@@ -40,7 +40,10 @@ class ScoredReply:
     is_valid: bool | None = None
     """None where nobody can tell whether the reply is an action."""
     is_error: bool = False
-    is_blocked: bool = False
+    is_blocked: bool | None = None
+    """None where nobody can tell what the safety guard would have said."""
+    token_ids: tuple[int, ...] = ()
+    """As they were sampled; empty where the model's endpoint does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def figures_of(
         pnl=over(lambda reply: reply.pnl),
         valid_rate=over(lambda reply: None if reply.is_valid is None else float(reply.is_valid), SHARE),
         error_rate=_known(over(lambda reply: float(reply.is_error), SHARE)),
-        blocked_rate=_known(over(lambda reply: float(reply.is_blocked), SHARE)),
+        blocked_rate=over(lambda reply: None if reply.is_blocked is None else float(reply.is_blocked), SHARE),
         reply_length=_known(over(lambda reply: float(len(reply.text)), (0.0, math.inf))),
         kl_from_base=kl_from_base,
     )

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from data_bridge.chat_format import NotText, seen_messages
 from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step
 from data_bridge.quality import CheckedWindow
 
@@ -45,7 +46,7 @@ class DecisionPoint:
 
     @property
     def messages(self) -> list[ChatMessage]:
-        return self.call.chat()
+        return seen_messages(self.call)
 
     @property
     def max_tokens(self) -> int:
@@ -106,9 +107,18 @@ def _of_trajectory(
 ) -> Iterator[DecisionPoint]:
     """The last call of a wanted purpose in each step: the one that the action came of."""
     for step_index, step in enumerate(trajectory.steps):
-        wanted = [index for index, call in enumerate(step.llm_calls) if call.purpose in purposes and call.chat()]
+        wanted = [
+            index for index, call in enumerate(step.llm_calls) if call.purpose in purposes and _can_be_asked(call)
+        ]
         if wanted:
             yield DecisionPoint(trajectory, step_index, wanted[-1], outcomes)
+
+
+def _can_be_asked(call: LLMCall) -> bool:
+    try:
+        return bool(seen_messages(call))
+    except NotText:
+        return False
 
 
 _NOT_CARRIED_OUT = Action(action_type="REPLY", success=True)
@@ -123,6 +133,7 @@ def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, a
     """
     call = msgspec.structs.replace(
         point.call,
+        messages=point.messages if point.call.messages else None,
         response=reply,
         model="",
         model_version=None,

@@ -37,12 +37,12 @@ class PolicyFigures:
     valid_rate: Interval | None
     error_rate: Interval
     """Replies that were empty, cut off, not an action, or failed for another reason than the safety guard."""
-    blocked_rate: Interval
-    """Replies that the safety guard stopped."""
+    blocked_rate: Interval | None
+    """Replies that the safety guard stopped, where what happened can be rebuilt."""
     reply_length: Interval
     """Characters."""
     kl_from_base: float | None = None
-    """Mean per token, as the backend measured it in training; None where it did not."""
+    """Mean per token of its own replies here; only of the candidate, and only where it runs on this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """The gate: evidence in, one of three rulings out, each with its reasons. Pure; nobody else decides.
 
 A checkpoint passes only if even the low end of its gain over the incumbent is above what was asked for and no guard
-is beyond its limit. It is refused if a guard is, or if even the high end is not; otherwise nobody knows yet.
+is beyond its limit. It is refused if a guard is, or if even the high end is not; otherwise nobody knows yet. A guard
+that could not be measured refuses nobody, but every ruling names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trainer.config import GateSettings
@@ -38,7 +38,8 @@ class Evidence:
 
     gain: Interval
     error_rate: float
-    blocked_rate: float
+    blocked_rate: float | None
+    """None, here and below: not measured."""
     length_ratio: float
     kl_from_base: float | None
     windows_needed: int | None = None
@@ -56,9 +57,14 @@ class GateDecision:
 
 def decide(evidence: Evidence, limits: Limits) -> GateDecision:
     """The ruling on ``evidence``. Guards come first: no gain buys a broken one off."""
-    broken = tuple(_broken_guards(evidence, limits))
-    if broken:
-        return GateDecision(Ruling.REFUSE, broken)
+    guards = _guards(evidence, limits)
+    broken = tuple(guard.complaint for guard in guards if guard.is_broken)
+    decision = GateDecision(Ruling.REFUSE, broken) if broken else _decide_on_gain(evidence, limits)
+    unmeasured = ", ".join(guard.name for guard in guards if guard.value is None)
+    return replace(decision, reasons=(*decision.reasons, f"not measured: {unmeasured}")) if unmeasured else decision
+
+
+def _decide_on_gain(evidence: Evidence, limits: Limits) -> GateDecision:
     gain = evidence.gain
     if gain.low is None or gain.high is None:
         few = f"only {gain.windows} held-out windows; {FEWEST_WINDOWS} are the fewest that can decide"
@@ -77,17 +83,29 @@ def decide(evidence: Evidence, limits: Limits) -> GateDecision:
     return GateDecision(Ruling.UNDECIDED, (f"{measured} includes {wanted}", needed))
 
 
-def _broken_guards(evidence: Evidence, limits: Limits) -> Iterator[str]:
-    guards = (
-        ("error rate", evidence.error_rate, limits.max_error_rate),
-        ("safety blocks", evidence.blocked_rate, limits.max_safety_blocks),
-        ("reply length as a multiple of the incumbent's", evidence.length_ratio, limits.max_length_ratio),
-        ("KL from the base model", evidence.kl_from_base, limits.max_kl),
-    )
-    for name, value, limit in guards:
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    name: str
+    value: float | None
+    limit: float
+
+    @property
+    def is_broken(self) -> bool:
         # "not within" rather than "beyond", so that a NaN is a broken guard and never a passed one.
-        if value is not None and not value <= limit:
-            yield f"{name} {value:.3g} is beyond the limit of {limit:g}"
+        return self.value is not None and not self.value <= self.limit
+
+    @property
+    def complaint(self) -> str:
+        return f"{self.name} {self.value:.3g} is beyond the limit of {self.limit:g}"
+
+
+def _guards(evidence: Evidence, limits: Limits) -> tuple[_Guard, ...]:
+    return (
+        _Guard("error rate", evidence.error_rate, limits.max_error_rate),
+        _Guard("safety blocks", evidence.blocked_rate, limits.max_safety_blocks),
+        _Guard("reply length as a multiple of the incumbent's", evidence.length_ratio, limits.max_length_ratio),
+        _Guard("KL from the base model", evidence.kl_from_base, limits.max_kl),
+    )
 
 
 def limits_of(settings: GateSettings) -> Limits:
@@ -107,7 +125,7 @@ def evidence_of(evaluation: Evaluation) -> Evidence:
     return Evidence(
         gain=comparison.score_difference,
         error_rate=candidate.error_rate.mean,
-        blocked_rate=candidate.blocked_rate.mean,
+        blocked_rate=candidate.blocked_rate.mean if candidate.blocked_rate is not None else None,
         length_ratio=comparison.length_ratio,
         kl_from_base=candidate.kl_from_base,
         windows_needed=comparison.windows_needed,

@@ -6,7 +6,9 @@ and closes them again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,14 +19,16 @@ from data_bridge.database import Database
 from data_bridge.errors import PromotionRefused
 from trainer.backends.serving import serving as serving_of
 from trainer.config import EvaluateSettings, TrainSettings
-from trainer.evaluate import evaluate_checkpoint, held_out_windows, judged_by
+from trainer.evaluate import MeasureKL, evaluate_checkpoint, held_out_windows, judged_by
 from trainer.evaluation.blind_trial import LoggedPolicy, ModelPolicy, Policy
+from trainer.evaluation.divergence import SampledReplies, divergence_from_base
 from trainer.evaluation.evidence import Evaluation, Role
 from trainer.evaluation.gate import GateDecision, Ruling, rule
 from trainer.evaluation.simulated_replay import NewsScript, SimulatedReplay, load_replay
 from trainer.evaluation.store import keep_ruling
+from trainer.inference.embedded_model import model_directory
 from trainer.inference.endpoint import EndpointModel
-from trainer.inference.open import ARTIFACT, open_chat_model, open_engine
+from trainer.inference.open import ARTIFACT, adapter_of, open_chat_model, open_engine
 from trainer.judge.open import open_judge
 from trainer.promote import IncumbentChanged, end_canary, finish_canary, publish
 from trainer.promotion.canary import CanaryDecision, CanaryRuling, windows_since
@@ -130,7 +134,7 @@ async def evaluate(
             run_id,
             windows=windows,
             replay=replay,
-            kl_from_base=await measured_kl(database, candidate),
+            measure_kl=_kl_meter(candidate, settings),
         )
 
 
@@ -167,14 +171,16 @@ async def _open_policies(
     return policies
 
 
-async def measured_kl(database: Database, checkpoint: Checkpoint) -> float | None:
-    """The KL from the base model as the newest step up to ``checkpoint`` that measured it reported it."""
-    value = await database.pool.fetchval(
-        "SELECT metrics ->> 'kl' FROM hindsight.batches WHERE model = $1 AND step <= $2 AND state = 'trained'"
-        " AND jsonb_typeof(metrics -> 'kl') = 'number' ORDER BY step DESC LIMIT 1",
-        *(checkpoint.model, checkpoint.step),
-    )
-    return None if value is None else float(value)
+def _kl_meter(candidate: Checkpoint, settings: Settings) -> MeasureKL | None:
+    """Measures the candidate's KL from the base model; None where it does not run on this machine."""
+    if candidate.backend != "cpu":
+        return None
+    base, adapter = model_directory(settings.base_model, settings.home), adapter_of(candidate)
+
+    async def measure(answered: Sequence[SampledReplies]) -> float | None:
+        return await asyncio.to_thread(divergence_from_base, base, adapter, answered)
+
+    return measure
 
 
 async def settle_canary(database: Database, home: Path, model: str, *, now: datetime) -> CanaryDecision | None:

@@ -27,6 +27,7 @@ _HERE = Path(__file__).parent
 _MOST_WINDOWS = 500
 """Shown one by one; of a longer run the newest ones."""
 _NONE = "\N{EN DASH}"
+_NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +141,19 @@ def figures_table(evaluation: Evaluation) -> list[FigureRow]:
         FigureRow(name, tuple(Cell(_NONE) if one is None else _cell(of(one), percent) for one in compared))
         for name, of, percent in paired
     ]
-    kl = [one.kl_from_base for one in policies]
-    if any(value is not None for value in kl):
-        cells = tuple(Cell(_NONE if value is None else number(value)) for value in kl)
-        rows.append(FigureRow("KL from the base model", cells))
-    return rows
+    return [*rows, FigureRow("KL from the base model", tuple(_kl_cell(one) for one in policies))]
+
+
+def _kl_cell(figures: PolicyFigures) -> Cell:
+    """It is a guard of the candidate; nobody measures it for the others."""
+    if figures.kl_from_base is not None:
+        return Cell(number(figures.kl_from_base))
+    return Cell(_NOT_MEASURED if figures.role is Role.CANDIDATE else _NONE)
 
 
 def _cell(interval: Interval | None, percent: bool) -> Cell:
     if interval is None:
-        return Cell(_NONE)
+        return Cell(_NOT_MEASURED)
     mean = number(interval.mean, percent=percent)
     if interval.low is None or interval.high is None:
         return Cell(mean)

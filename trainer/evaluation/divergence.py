@@ -1,0 +1,111 @@
+"""How far a checkpoint is from the base model: what the gate's KL guard judges.
+
+Measured on the candidate itself, at its own replies to the held-out decision points: the figure of a training step is
+that of the policy before its update, so it would always judge the checkpoint before. Possible only where both models
+run on this machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from data_bridge.models import ChatMessage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+_LOGITS_AT_ONCE = 512
+"""Tokens: the logits of a whole vocabulary are large."""
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledReplies:
+    """What a checkpoint answered at one decision point, as it was sampled."""
+
+    messages: Sequence[ChatMessage]
+    replies: tuple[Tokens, ...]
+
+
+def divergences(own: Tensor, base: Tensor) -> Tensor:
+    """KL(own || base) in nats of each row of logits. Exact, so one unlikely token cannot blow it up."""
+    ours, theirs = own.log_softmax(dim=-1), base.log_softmax(dim=-1)
+    return (ours.exp() * (ours - theirs)).sum(dim=-1)
+
+
+def mean_divergence(per_token: Sequence[float]) -> float:
+    """One figure for the guard. Without a number it is beyond any limit: JSON has no NaN, and a NaN that came back
+    from the ledger as nothing would pass for a guard that was not measured."""
+    mean = math.fsum(per_token) / len(per_token)
+    return mean if math.isfinite(mean) else sys.float_info.max
+
+
+def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[SampledReplies]) -> float | None:
+    """Mean KL per sampled token of the checkpoint in ``adapter`` from the model in ``base``; None without a token."""
+    import torch
+
+    from trainer.inference.adapters import Adapters
+    from trainer.inference.loading import load_base, load_tokenizer, prompt_tokens
+
+    started = monotonic()
+    tokenizer, model = load_tokenizer(base), load_base(base, attention="sdpa")
+    adapters = Adapters(model)
+    known = [replace(point, replies=tuple(filter(None, point.replies))) for point in answered]
+    spoken = [(prompt_tokens(tokenizer, point.messages), point.replies) for point in known if point.replies]
+    if not spoken:
+        return None
+    with torch.no_grad():
+        adapters.use(adapter)
+        own = _hidden(model, spoken)
+        adapters.use(None)
+        other = _hidden(model, spoken)
+        head = model.get_output_embeddings()  # LoRA leaves it alone: it is the same for both
+        per_token: list[float] = []
+        for start in range(0, len(own), _LOGITS_AT_ONCE):
+            tokens = slice(start, start + _LOGITS_AT_ONCE)
+            per_token += divergences(head(own[tokens]), head(other[tokens])).tolist()
+    logger.info("KL from the base model measured at %d tokens in %.1f s", len(per_token), monotonic() - started)
+    return mean_divergence(per_token)
+
+
+def _hidden(model: Any, spoken: Sequence[tuple[Tokens, tuple[Tokens, ...]]]) -> Tensor:
+    """What the output layer reads to predict each token of each reply, one row a token.
+
+    What all prompts begin with (instructions, worked examples) is read once, and each prompt once for its replies.
+    """
+    import torch
+
+    from trainer.inference.sampling import shared_beginning
+
+    prompts = [prompt for prompt, _ in spoken]
+    shared = min(shared_beginning(prompts), min(map(len, prompts)) - 1)
+    instructions = _read(model, [prompts[0][:shared]]).past_key_values if shared else None
+    parts = []
+    for prompt, replies in spoken:
+        memory: Any = deepcopy(instructions)
+        if question := prompt[shared:-1]:
+            memory = _read(model, [question], memory).past_key_values
+        memory.batch_repeat_interleave(len(replies))
+        longest = max(map(len, replies))
+        # A token is predicted from the one before it; what fills a row behind its reply is not looked at.
+        rows = [(prompt[-1], *reply[:-1], *(0,) * (longest - len(reply))) for reply in replies]
+        is_said = torch.arange(longest)[None, :] < torch.tensor([[len(reply)] for reply in replies])
+        parts.append(_read(model, rows, memory).last_hidden_state[is_said])
+    return torch.cat(parts)
+
+
+def _read(model: Any, rows: Sequence[Tokens], memory: Any = None) -> Any:
+    import torch
+
+    return model.base_model(torch.tensor(rows), past_key_values=memory, use_cache=True)

@@ -67,6 +67,34 @@ async def test_a_seeded_request_gets_the_same_replies_alone_and_in_company(engin
     assert len({reply.token_ids for reply in alone}) == 3  # the samples of one request differ
 
 
+async def test_whoever_comes_while_others_are_written_gets_the_same_reply(engine: Engine) -> None:
+    model = engine.model(None, "tiny")
+    questions = [f"Number {number}? " + "And then? " * number for number in range(6)]
+    alone = [await model.chat(asking(question), n=2, seed=3, max_tokens=40) for question in questions]
+    coming = []
+    for question in questions:
+        coming.append(asyncio.create_task(model.chat(asking(question), n=2, seed=3, max_tokens=40)))
+        await asyncio.sleep(0.02)  # some tokens later: each begins a wave of its own, which is then joined
+    for one, other in zip(alone, await asyncio.gather(*coming), strict=True):
+        assert all(same(*pair) for pair in zip(one, other, strict=True))
+
+
+async def test_a_short_reply_does_not_wait_for_long_ones_to_end(engine: Engine) -> None:
+    model = engine.model(None, "tiny")
+    long = []
+    for name in ("ACME", "COIN", "MOON"):
+        has_begun = asyncio.Event()
+        asked = model.chat(
+            asking(f"All about {name}"), max_tokens=3000, on_text=lambda *_, begun=has_begun: begun.set()
+        )
+        long.append(asyncio.create_task(asked))
+        await has_begun.wait()
+    await model.chat(asking("Up?"), max_tokens=1)
+    assert not any(reply.done() for reply in long)
+    for reply in long:
+        reply.cancel()
+
+
 async def test_a_remembered_beginning_changes_no_reply(engine: Engine, tiny: Path) -> None:
     model = engine.model(None, "tiny")
     first = await model.chat(asking("Up?"), temperature=0, max_tokens=6)

@@ -23,9 +23,6 @@ from trainer.types import Completion
 if TYPE_CHECKING:
     from trainer.inference.wave import Reply
 
-_MOST_ROWS = 64
-"""Replies of one wave: beyond this a CPU gains nothing from more."""
-_MOST_WAVES = 3
 _SETTLE_SECONDS = 0.003
 """How long the thread waits for the rest of a burst of requests."""
 
@@ -140,34 +137,32 @@ class Engine:
         from trainer.inference.engine_loop import EngineLoop
 
         try:
-            loop = EngineLoop(self._base, self._threads, self._merged_checkpoints, _MOST_ROWS)
+            loop = EngineLoop(self._base, self._threads, self._merged_checkpoints)
         except BaseException as error:
             self._refuse_all(error)
             return
         while True:
-            arrived = self._arrivals(wait=not loop.is_busy, more=loop.waves < _MOST_WAVES)
+            arrived = self._arrivals(wait=not loop.is_busy)
             if arrived is None:
                 loop.abandon(BackendError("The model was closed before the reply was finished: ask again."))
                 return
             loop.admit(arrived)
             loop.step()
 
-    def _arrivals(self, *, wait: bool, more: bool) -> list[_Request] | None:
+    def _arrivals(self, *, wait: bool) -> list[_Request] | None:
         """Requests that came since the last look; None when the engine is to close."""
         arrived: list[_Request] = []
-        while wait or more:
+        while True:
             try:
                 request = self._requests.get(timeout=None if wait else _SETTLE_SECONDS if arrived else 0)
             except queue.Empty:
-                break
+                return arrived
             if request is None:
                 for unanswered in arrived:
                     unanswered.finish(BackendError("The model was closed before it replied: ask again."))
                 return None
             arrived.append(request)
             wait = False
-            more = True
-        return arrived
 
     def _refuse_all(self, error: BaseException) -> None:
         """The model could not be loaded: every request, now and later, ends with that reason."""

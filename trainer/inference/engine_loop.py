@@ -1,4 +1,4 @@
-"""What the engine's thread does: makes waves of requests, steps them in turn, hands replies back."""
+"""What the engine's thread does: queues requests, makes waves of them, steps those in turn, hands replies back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from data_bridge.errors import BackendError, HindsightError
 from trainer.inference.adapters import Adapters
 from trainer.inference.loading import end_tokens, load_base, load_tokenizer, prompt_tokens
+from trainer.inference.packing import LANE_BYTES, Waiting, cheapest_pair, in_waves
 from trainer.inference.prompt_reader import PromptReader
 from trainer.inference.sampling import random_source
 from trainer.inference.shared_prefix import register
@@ -21,6 +22,9 @@ from trainer.types import Completion
 if TYPE_CHECKING:
     from trainer.inference.engine import _Request
 
+_MOST_WAVES = 2
+"""Waves of one adapter before they are joined: one that is large, and a small one that newcomers can join cheaply."""
+
 
 class PromptTooLong(BackendError, ValueError):
     """The request's fault, not the model's."""
@@ -29,7 +33,7 @@ class PromptTooLong(BackendError, ValueError):
 class EngineLoop:
     """Everything that touches the model, for the one thread that owns it."""
 
-    def __init__(self, base: Path, threads: int, merged_checkpoints: int, most_rows: int) -> None:
+    def __init__(self, base: Path, threads: int, merged_checkpoints: int) -> None:
         if threads:
             torch.set_num_threads(threads)
         self._tokenizer = load_tokenizer(base)
@@ -42,21 +46,16 @@ class EngineLoop:
         )
         self._adapters = Adapters(model, keep=merged_checkpoints)
         self._reader = PromptReader(model.base_model)
-        self._most_rows = most_rows
+        self._waiting = Waiting(LANE_BYTES // self._reader.bytes_per_token())
         self._waves: list[Wave] = []
         self._requests: dict[int, _Request] = {}  # by the identity of each of their replies
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._waves)
-
-    @property
-    def waves(self) -> int:
-        return len(self._waves)
+        return bool(self._waves or self._waiting)
 
     def admit(self, requests: Sequence[_Request]) -> None:
-        """Start waves for ``requests``, one or more per adapter."""
-        by_adapter: dict[Path | None, list[Reply]] = defaultdict(list)
+        """Queue the replies to ``requests``, and begin those that there is room for."""
         for request in requests:
             if request.is_cancelled:
                 continue
@@ -65,11 +64,12 @@ class EngineLoop:
             except Exception as error:  # a broken request is its own caller's, not the others'
                 request.finish(error)
                 continue
-            self._requests.update({id(reply): request for reply in request.replies})
-            by_adapter[request.adapter].extend(request.replies)
-        for adapter, replies in by_adapter.items():
-            for start in range(0, len(replies), self._most_rows):
-                self._start(replies[start : start + self._most_rows], adapter)
+            for reply in request.replies:
+                self._requests[id(reply)] = request
+                self._waiting.add(reply)
+        for reply in self._waiting.remove_unwanted():
+            self._requests.pop(id(reply))
+        self._begin(self._waiting.take([wave.replies for wave in self._waves]))
 
     @torch.no_grad()
     def step(self) -> None:
@@ -89,10 +89,20 @@ class EngineLoop:
                 self._waves.remove(wave)
 
     def abandon(self, error: HindsightError) -> None:
-        """End every request under way with ``error``."""
+        """End every request, under way or waiting, with ``error``."""
+        self._fail(self._waiting.remove_all(), error)
         for wave in self._waves:
             self._fail(wave.replies, error)
         self._waves.clear()
+
+    def _begin(self, replies: Sequence[Reply]) -> None:
+        by_adapter: dict[Path | None, list[Reply]] = defaultdict(list)
+        for reply in replies:
+            by_adapter[reply.adapter].append(reply)
+        for adapter, own in by_adapter.items():
+            for together in in_waves(own):
+                self._start(together, adapter)
+            self._join_waves(adapter)
 
     @torch.no_grad()
     def _start(self, replies: list[Reply], adapter: Path | None) -> None:
@@ -104,6 +114,21 @@ class EngineLoop:
             return
         self._waves.append(wave)
 
+    @torch.no_grad()
+    def _join_waves(self, adapter: Path | None) -> None:
+        """Join waves of ``adapter`` until they are few: every wave is a pass over all weights for each token."""
+        while len(own := [wave for wave in self._waves if wave.adapter == adapter]) > _MOST_WAVES:
+            pair = cheapest_pair([wave.replies for wave in own])
+            if pair is None:
+                return
+            first, second = own[pair[0]], own[pair[1]]
+            self._waves.remove(second)
+            try:
+                first.join(second)
+            except Exception as error:
+                self._waves.remove(first)
+                self._fail([*first.replies, *second.replies], error)
+
     def _replies(self, request: _Request) -> list[Reply]:
         prompt = prompt_tokens(self._tokenizer, request.messages)
         if len(prompt) + request.most_tokens > self._model.context:
@@ -113,6 +138,7 @@ class EngineLoop:
             )
         return [
             Reply(
+                request.adapter,
                 prompt,
                 request.temperature,
                 request.most_tokens,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainer.inference.sampling import shared_beginning
-from trainer.inference.shared_prefix import Layer, PromptMemory, Prompts, padded
+from trainer.inference.shared_prefix import Layer, PromptMemory, Prompts, Tokens, padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,8 +19,6 @@ _WORTH_SHARING = 16
 """Fewer common tokens than this are cheaper to read again than to read apart."""
 _TOKENS_AT_ONCE = 4096
 _REMEMBERED = 4
-
-Tokens = tuple[int, ...]
 
 
 class PromptReader:
@@ -47,7 +45,12 @@ class PromptReader:
                     for at, (key, value) in enumerate(layers)
                 ]
         self._remember((adapter, prompts[-1]), by_prompt[-1])
-        return padded(by_prompt, [len(prompt) for prompt in prompts]), torch.stack(last_hidden)
+        return padded(by_prompt, prompts), torch.stack(last_hidden)
+
+    def bytes_per_token(self) -> int:
+        """What one token of one row takes in memory; measured, since architectures name their sizes differently."""
+        layers, _ = self._forward([(0,)], [], 0)
+        return sum(key.nbytes + value.nbytes for key, value in layers)
 
     def _beginning(self, common: Tokens, adapter: Path | None, *, alone: bool) -> list[Layer]:
         """Keys and values of the longest useful part of ``common``; empty if none is worth it."""

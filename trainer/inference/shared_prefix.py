@@ -8,6 +8,7 @@ values are never repeated for grouped heads, for rows, or for a step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,10 @@ IMPLEMENTATION = "hindsight_memory"
 
 Layer = tuple["Tensor", "Tensor"]
 """Keys and values of one layer: [rows, key heads, tokens, head size]."""
+Tokens = tuple[int, ...]
+
+_BLOCK = 64
+"""Reply tokens that there is made room for at once: few are unused, and old ones are seldom copied."""
 
 
 class Memory(Protocol):
@@ -78,65 +83,118 @@ class PromptMemory:
 class Prompts:
     """Distinct prompts after reading: keys and values per layer, padded to the longest."""
 
+    tokens: list[Tokens]
     layers: list[Layer]
-    lengths: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        return torch.tensor([len(prompt) for prompt in self.tokens])
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget every other prompt."""
+        self.tokens = [self.tokens[row] for row in rows]
+        longest = max(map(len, self.tokens))
+        for layer, (key, value) in enumerate(self.layers):
+            self.layers[layer] = key[rows, :, :longest], value[rows, :, :longest]
+
+    def add(self, other: Prompts) -> Tensor:
+        """Hold the prompts of ``other`` too, each once; returns where they are here."""
+        new = [row for row, prompt in enumerate(other.tokens) if prompt not in self.tokens]
+        if new:
+            self.tokens = [*self.tokens, *(other.tokens[row] for row in new)]
+            for layer, (key, value) in enumerate(self.layers):
+                other_key, other_value = other.layers[layer]
+                self.layers[layer] = _stacked([key, other_key[new]]), _stacked([value, other_value[new]])
+        return torch.tensor([self.tokens.index(prompt) for prompt in other.tokens])
 
 
 class ReplyMemory:
-    """Replies in progress, one token a step for every row; row ``i`` continues prompt ``prompt_of[i]``."""
+    """Replies in progress, one token a step for every row; row ``i`` continues prompt ``prompt_of[i]``.
 
-    def __init__(self, prompts: Prompts, prompt_of: Tensor, most_tokens: int) -> None:
+    A row that joined later has nothing in its first columns: all rows write into the same column.
+    """
+
+    def __init__(self, prompts: Prompts, prompt_of: Tensor) -> None:
         self._prompts = prompts
         keys = prompts.layers[0][0]
-        shape = (len(prompt_of), keys.shape[1], most_tokens, keys.shape[3])
-        self._replies = [(keys.new_empty(shape), keys.new_empty(shape)) for _ in prompts.layers]
-        self._beyond = torch.arange(keys.shape[2])[None] >= prompts.lengths[:, None]
-        self.prompt_of = prompt_of
+        nothing = keys.new_empty(len(prompt_of), keys.shape[1], 0, keys.shape[3])
+        self._replies: list[Layer] = [(nothing, nothing) for _ in prompts.layers]
+        self._prompt_of = prompt_of
+        self._empty = torch.zeros_like(prompt_of)
+        """How many of a row's first columns have nothing."""
         self.tokens = 0
         """How many reply tokens are remembered, the one being read included."""
         self._lay_out()
 
     def _lay_out(self) -> None:
         """Give each row a slot beside the other rows of its prompt, so that one product serves them all."""
-        counts = torch.bincount(self.prompt_of, minlength=len(self._prompts.lengths))
+        lengths = self._prompts.lengths
+        counts = torch.bincount(self._prompt_of, minlength=len(lengths))
         self._width = int(counts.max())
-        order = torch.argsort(self.prompt_of, stable=True)
+        order = torch.argsort(self._prompt_of, stable=True)
         first = torch.cumsum(counts, 0) - counts
         self._slots = torch.empty_like(order)
-        sorted_prompts = self.prompt_of[order]
+        sorted_prompts = self._prompt_of[order]
         self._slots[order] = sorted_prompts * self._width + torch.arange(len(order)) - first[sorted_prompts]
-        self._mask = torch.zeros(self._beyond.shape).masked_fill_(self._beyond, float("-inf"))[:, None, None]
+        self._prompt_mask = _hidden(torch.arange(int(lengths.max()))[None] >= lengths[:, None])
+        self._reply_mask = _hidden(torch.arange(int(self._empty.max()))[None] < self._empty[:, None])
 
     def keep(self, rows: Tensor) -> None:
-        """Forget every other row, and the prompts that no row continues."""
-        self._replies = [(key[rows], value[rows]) for key, value in self._replies]
-        used, self.prompt_of = torch.unique(self.prompt_of[rows], return_inverse=True)
-        if len(used) < len(self._prompts.lengths):
-            layers = [(key[used], value[used]) for key, value in self._prompts.layers]
-            self._prompts = Prompts(layers, self._prompts.lengths[used])
-            self._beyond = self._beyond[used]
+        """Forget every other row, the prompts that no row continues, and the columns that no row wrote."""
+        self._empty = self._empty[rows]
+        unused = int(self._empty.min())
+        for layer, (key, value) in enumerate(self._replies):  # one at a time: the old layer is freed before the next
+            self._replies[layer] = key[rows, :, unused : self.tokens], value[rows, :, unused : self.tokens]
+        self.tokens -= unused
+        self._empty = self._empty - unused
+        used, self._prompt_of = torch.unique(self._prompt_of[rows], return_inverse=True)
+        if len(used) < len(self._prompts.tokens):
+            self._prompts.keep(used.tolist())
+        self._lay_out()
+
+    def join(self, other: ReplyMemory) -> None:
+        """Go on with the rows of ``other`` too, after the own ones."""
+        place = self._prompts.add(other._prompts)
+        self._prompt_of = torch.cat([self._prompt_of, place[other._prompt_of]])
+        tokens = max(self.tokens, other.tokens)
+        for layer in range(len(self._replies)):
+            (key, value), (other_key, other_value) = self._replies[layer], other._replies[layer]
+            self._replies[layer] = (
+                torch.cat([_ending(key, self.tokens, tokens), _ending(other_key, other.tokens, tokens)]),
+                torch.cat([_ending(value, self.tokens, tokens), _ending(other_value, other.tokens, tokens)]),
+            )
+        self._empty = torch.cat([self._empty + tokens - self.tokens, other._empty + tokens - other.tokens])
+        self.tokens = tokens
         self._lay_out()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        reply_key, reply_value = self._replies[layer]
-        reply_key[:, :, self.tokens - 1], reply_value[:, :, self.tokens - 1] = key[:, :, 0], value[:, :, 0]
-        reply_key, reply_value = reply_key[:, :, : self.tokens], reply_value[:, :, : self.tokens]
+        reply_key, reply_value = self._remembered(layer, key, value)
         prompt_key, prompt_value = self._prompts.layers[layer]
         rows, heads, _, size = query.shape
         key_heads = key.shape[1]
         grouped = query.reshape(rows, key_heads, heads // key_heads, size) * scaling
 
-        to_prompt = self._by_row(self._by_prompt(grouped) @ prompt_key.transpose(2, 3) + self._mask)
+        to_prompt = self._by_row(self._by_prompt(grouped) @ prompt_key.transpose(2, 3) + self._prompt_mask)
         to_reply = grouped @ reply_key.transpose(2, 3)
+        to_reply[..., : self._reply_mask.shape[-1]] += self._reply_mask
         weights = torch.cat([to_prompt, to_reply], dim=-1).softmax(dim=-1)
         on_prompt, on_reply = weights[..., : -self.tokens], weights[..., -self.tokens :]
         attended = self._by_row(self._by_prompt(on_prompt) @ prompt_value) + on_reply @ reply_value
         return attended.reshape(rows, heads, 1, size)
 
+    def _remembered(self, layer: int, key: Tensor, value: Tensor) -> Layer:
+        """Keys and values of every reply token of ``layer``, with this newest one."""
+        keys, values = self._replies[layer]
+        if keys.shape[2] < self.tokens:
+            keys, values = pad(keys, (0, 0, 0, _BLOCK)), pad(values, (0, 0, 0, _BLOCK))
+            self._replies[layer] = keys, values
+        keys[:, :, self.tokens - 1], values[:, :, self.tokens - 1] = key[:, :, 0], value[:, :, 0]
+        return keys[:, :, : self.tokens], values[:, :, : self.tokens]
+
     def _by_prompt(self, of_rows: Tensor) -> Tensor:
         """[rows, heads, group, x] → [prompts, heads, slots x group, x]"""
         _, heads, group, last = of_rows.shape
-        prompts = len(self._prompts.lengths)
+        prompts = len(self._prompts.tokens)
         slotted = of_rows.new_zeros(prompts * self._width, heads, group, last)
         slotted[self._slots] = of_rows
         slotted = slotted.view(prompts, self._width, heads, group, last).transpose(1, 2)
@@ -149,12 +207,26 @@ class ReplyMemory:
         return slotted.reshape(prompts * self._width, heads, -1, last)[self._slots]
 
 
-def padded(layers_by_prompt: list[list[Layer]], lengths: list[int]) -> Prompts:
+def padded(layers_by_prompt: list[list[Layer]], prompts: Sequence[Tokens]) -> Prompts:
     """Prompts that were read apart, each [1, heads, its length, size] per layer, as one."""
-    longest = max(lengths)
-    layers = []
-    for layer in zip(*layers_by_prompt, strict=True):
-        keys = torch.cat([pad(key, (0, 0, 0, longest - key.shape[2])) for key, _ in layer])
-        values = torch.cat([pad(value, (0, 0, 0, longest - value.shape[2])) for _, value in layer])
-        layers.append((keys, values))
-    return Prompts(layers, torch.tensor(lengths))
+    layers = [
+        (_stacked([key for key, _ in layer]), _stacked([value for _, value in layer]))
+        for layer in zip(*layers_by_prompt, strict=True)
+    ]
+    return Prompts(list(prompts), layers)
+
+
+def _stacked(parts: list[Tensor]) -> Tensor:
+    """Rows of different lengths as one tensor, the shorter ones padded at the end."""
+    longest = max(part.shape[2] for part in parts)
+    return torch.cat([pad(part, (0, 0, 0, longest - part.shape[2])) for part in parts])
+
+
+def _ending(part: Tensor, tokens: int, width: int) -> Tensor:
+    """The first ``tokens`` columns of ``part``, moved to the end of ``width``."""
+    return pad(part[:, :, :tokens], (0, 0, width - tokens, 0))
+
+
+def _hidden(columns: Tensor) -> Tensor:
+    """What to add to attention scores [rows, heads, group, columns] so that these ``columns`` get none."""
+    return torch.zeros(columns.shape).masked_fill_(columns, float("-inf"))[:, None, None]

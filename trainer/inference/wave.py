@@ -1,7 +1,7 @@
-"""Replies that are written together: one wave starts together, loses rows as they end, and never grows.
+"""Replies that are written together: a wave starts together, loses rows as they end, and may join another.
 
-Requests that arrive meanwhile start a wave of their own; the engine steps the waves in turn, so nobody waits
-for somebody else's long reply to end.
+Requests that arrive meanwhile start a wave of their own; the engine steps the waves in turn and joins them when they
+become many, so nobody waits for somebody else's long reply to end.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainer.inference.prompt_reader import PromptReader, Tokens
+from trainer.inference.prompt_reader import PromptReader
 from trainer.inference.sampling import choose, cut_at_stop
-from trainer.inference.shared_prefix import ReplyMemory
+from trainer.inference.shared_prefix import ReplyMemory, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +39,7 @@ class LoadedModel:
 class Reply:
     """One reply in progress."""
 
+    adapter: Path | None
     prompt: Tokens
     temperature: float
     most_tokens: int
@@ -72,7 +73,7 @@ class Wave:
         prompt_of = torch.tensor([place[reply.prompt] for reply in replies])
         prompts, last_hidden = reader.read(distinct, adapter)
         self._positions = prompts.lengths[prompt_of]
-        self._memory = ReplyMemory(prompts, prompt_of, max(reply.most_tokens for reply in replies))
+        self._memory = ReplyMemory(prompts, prompt_of)
         self._hidden = last_hidden[prompt_of]
 
     @property
@@ -96,6 +97,13 @@ class Wave:
                 tokens = self._compact(torch.tensor(alive), tokens)
             self._read(tokens)
         return ended
+
+    def join(self, other: Wave) -> None:
+        """Go on with the replies of ``other``, a wave of the same adapter, too."""
+        self._rows += other._rows
+        self._positions = torch.cat([self._positions, other._positions])
+        self._hidden = torch.cat([self._hidden, other._hidden])
+        self._memory.join(other._memory)
 
     def _sample(self) -> Tensor:
         temperatures = torch.tensor([reply.temperature for reply in self._rows])

@@ -15,7 +15,7 @@ from tests.builders_judge import API_KEY, AT_ONCE, judge_settings
 from tests.fakes import judges_with_faults as judges
 from tests.fakes.judge_server import JudgeServer, Request, Response, Scorer, says
 from tests.fakes.judge_server import honest as answering
-from trainer.cli import certify_judge, train_mmo
+from trainer.cli import certify_judge, spawn_test_agents, train_mmo
 from trainer.judge.certification.attacks import ATTACKS
 from trainer.judge.certification.certificates import find, keep
 from trainer.judge.certification.examine import Examiners, calls_needed, examine
@@ -88,6 +88,34 @@ async def test_one_group_without_a_verdict_loses_nothing_that_was_paid_for(datab
         answered = sum(request.ground_truth["window"] != material.groups[2].window_id for request in server.requests)
     assert await database.pool.fetchval("SELECT count(*) FROM hindsight.verdicts") == answered
     assert await database.pool.fetchval("SELECT count(*) FROM hindsight.judge_calls WHERE result = 'failed'") == 0
+
+
+async def test_own_windows_are_examined_besides_the_simulated_ones(
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a judge says of planted skill is part of every certificate: own windows alone cannot pass it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("JUDGE_API_KEY", API_KEY)
+    played = ["--windows", "6", "--agents", "6", "--seed", "3"]
+    assert await asyncio.to_thread(spawn_test_agents.main, played) == 0
+    capsys.readouterr()
+    with JudgeServer(otherwise=answering(judges.honest)) as server:
+        asked = ["--judge-model", "fair", "--judge-base-url", server.base_url, "--groups", "6"]
+        code = await asyncio.to_thread(certify_judge.main, [*asked, "--own-windows", "--json"])
+    printed = capsys.readouterr()
+    assert printed.out, printed.err
+    names = [line["name"] for line in json.loads(printed.out)["lines"]]
+    assert "skill" in names
+    assert "outcome flips (own windows)" in names
+    assert "skill (own windows)" not in names
+    assert code in (0, 4)
+    kept = await database.pool.fetchrow("SELECT material, groups FROM hindsight.certificates")
+    assert tuple(kept) == ("simulated and windows", 12)
 
 
 async def test_a_judge_that_scores_at_random_finds_no_skill() -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -46,16 +47,20 @@ async def _work(settings: CertifySettings) -> int:
     refuse_unusable(judge)
     identity = identity_of(judge)
     async with database_of(settings, migrate=True) as database, AsyncExitStack() as stack:
-        material = await _material(settings, database)
-        _announce(settings, identity, material)
+        materials = await _materials(settings, database)
+        _announce(settings, identity, materials)
         examiners = await _open(settings, identity, database, stack)
-        lines = lines_of(await examine(examiners, material))
+        lines: list[Line] = []
+        for material in materials:
+            told = lines_of(await examine(examiners, material))
+            lines += [replace(line, name=f"{line.name}{material.where}") for line in told]
+        groups = " and ".join(f"{len(material.groups)} groups ({material.name})" for material in materials)
         certificate = await keep(
             database,
             identity,
             lines,
-            material=material.name,
-            groups=len(material.groups),
+            material=" and ".join(material.name for material in materials),
+            groups=sum(len(material.groups) for material in materials),
             calls=examiners.calls,
             cost_usd=examiners.cost_usd,
         )
@@ -64,39 +69,43 @@ async def _work(settings: CertifySettings) -> int:
     if settings.json_output:
         _print_json(identity, lines, certificate, passed, examiners.calls, cost)
     else:
-        _print_table(identity, lines, passed, material, examiners.calls, cost)
+        _print_table(identity, lines, passed, f"{groups}, {examiners.calls} calls", cost)
     return 0 if passed else _NOT_FIT
 
 
-async def _material(settings: CertifySettings, database: Database) -> Material:
+async def _materials(settings: CertifySettings, database: Database) -> list[Material]:
+    """The simulated hours, whose agents' skill is known; with ``--own-windows`` the user's own as well."""
     from trainer.config import window_rules
     from trainer.judge.certification.material import from_windows, simulated
     from trainer.world.present import clock
 
+    planted = await simulated(settings.groups, settings.group_agents, settings.seed)
     if not settings.own_windows:
-        return await simulated(settings.groups, settings.group_agents, settings.seed)
+        return [planted]
     rules = window_rules(settings, now=await clock(database, settings.until))
-    material = await from_windows(database, rules, settings, settings.seed, settings.groups)
-    if len(material.groups) < settings.groups:
+    own = await from_windows(database, rules, settings, settings.seed, settings.groups)
+    if len(own.groups) < settings.groups:
         raise NotEnoughData(
-            f"The windows give {len(material.groups)} groups and --groups asks for {settings.groups}: "
+            f"The windows give {len(own.groups)} groups and --groups asks for {settings.groups}: "
             "lower it, or take a longer --lookback."
         )
-    return material
+    return [planted, own]
 
 
-def _announce(settings: CertifySettings, identity: JudgeIdentity, material: Material) -> None:
+def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Sequence[Material]) -> None:
     from trainer.judge.certification.examine import calls_needed
     from trainer.judge.cost import estimate
     from trainer.judge.tokens import count_tokens
     from trainer.judge.view import view_of
 
-    calls = calls_needed(len(material.groups))
-    shown = sum(
-        count_tokens(body.shown([step.saw for step in body.steps])) for body in view_of(material.groups[0]).trajectories
-    )
+    calls = tokens = 0
+    for material in materials:
+        first = view_of(material.groups[0])
+        needed = calls_needed(len(material.groups))
+        calls += needed
+        tokens += needed * sum(count_tokens(body.whole) for body in first.trajectories)
     asked = settings.judge_asked_in(orders=1)
-    print(f"Examining {identity.judge}: {estimate(calls, shown * calls, asked)}.", file=sys.stderr)
+    print(f"Examining {identity.judge}: {estimate(calls, tokens, asked)}.", file=sys.stderr)
 
 
 async def _open(
@@ -135,9 +144,7 @@ def _print_json(
     print(json.dumps(summary | {"passed": passed, "lines": shown}))
 
 
-def _print_table(
-    identity: JudgeIdentity, lines: Sequence[Line], passed: bool, material: Material, calls: int, cost: float | None
-) -> None:
+def _print_table(identity: JudgeIdentity, lines: Sequence[Line], passed: bool, asked: str, cost: float | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -155,6 +162,6 @@ def _print_table(
     failed = [line.name for line in lines if not line.passed]
     ruling = "Fit to train on." if passed else f"Not fit to train on: {', '.join(failed)}."
     paid = "cost unknown (set JUDGE_PRICE)" if cost is None else f"${cost:.2f}"
-    console.print(f"{ruling} {len(material.groups)} groups ({material.name}), {calls} calls, {paid}.")
+    console.print(f"{ruling} {asked}, {paid}.")
     if not identity.is_llm:
         console.print(describe(identity))

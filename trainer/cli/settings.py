@@ -175,7 +175,7 @@ class CertifySettings(
 
     groups: int = setting(16, "Groups that the judge is examined on.", ge=4, flag_only=True)
     group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
-    own_windows: bool = setting(False, "Examine on your own windows instead of the simulated market.", flag_only=True)
+    own_windows: bool = setting(False, "Examine on your own windows as well as on the simulated market.", flag_only=True)
     fresh: bool = setting(False, "Ask everything anew, also what this judge has answered before.", flag_only=True)
     seed: int = setting(0, "Seed of the simulated market.")
 

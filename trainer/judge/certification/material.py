@@ -33,6 +33,11 @@ class Material:
     groups: tuple[Group, ...]
     skill: dict[str, float]
 
+    @property
+    def where(self) -> str:
+        """What the names of its lines end with."""
+        return "" if self.name == "simulated" else " (own windows)"
+
 
 async def simulated(groups: int, agents: int, seed: int, luck: float = LUCK) -> Material:
     """Hours in which scripted agents of every skill decide on the same news."""

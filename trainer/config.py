@@ -7,7 +7,7 @@ A sentence of help here is the only place where the setting is described.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, Self
 
@@ -16,6 +16,9 @@ from pydantic import SecretStr, field_validator, model_validator
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Rules
 from trainer.settings_source import Duration, Names, Section, setting
+
+MOST_HOURS = 10 * 365 * 24
+"""That the simulated market is asked for at once: as far as a lookback reaches."""
 
 
 class CommonSettings(Section):
@@ -48,7 +51,8 @@ class DatabaseSettings(Section):
         flag="--database-url",
         metavar="URL",
     )
-    statement_timeout: Duration = setting("2m", "Longest that one SQL statement may take.")
+    # Postgres counts it in milliseconds, in 32 bits.
+    statement_timeout: Duration = setting("2m", "Longest that one SQL statement may take.", le=timedelta(days=24))
 
 
 class MomentSettings(Section):
@@ -365,7 +369,7 @@ class RunSettings(Section):
     )
     resume: bool = setting(True, "Take up an interrupted run of this model.")
     iterations: int = setting(7, "Simulated market only: days that are played, judged and trained on.", ge=1)
-    windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1)
+    windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1, le=MOST_HOURS)
     require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.")
     promote: bool = setting(True, "Promote the checkpoint if the gate says so.")
     keep_checkpoints: int = setting(
@@ -417,6 +421,8 @@ def moment_of(until: str | None) -> datetime:
         return datetime.now(UTC)
     try:
         moment = datetime.fromisoformat(until)
+        if not 1000 < moment.year < 2999:  # as window ids have it: far from where the calendar ends
+            raise ValueError
     except ValueError:
         raise ConfigurationError(f"--until: write a moment as 2026-11-02T12:00 in UTC (got {until!r}).") from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

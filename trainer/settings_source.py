@@ -32,17 +32,22 @@ _OUR_PREFIXES = (PREFIX, "JUDGE_", "EVAL_JUDGE_")
 _MISSPELT = 0.9
 """Likeness from which a name in `.env` is one of ours misspelt (DATABASE_URI), not a neighbour (TEST_DATABASE_URL)."""
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_LONGEST = timedelta(days=3650)
+"""More than anyone waits or looks back, and far from where the calendar ends."""
 
 
 def parse_duration(value: object) -> timedelta:
-    """``90m``, ``36h``, ``7d``, ``2w``; a timedelta passes through."""
+    """``90m``, ``36h``, ``7d``, ``2w``, up to ten years; a timedelta passes through."""
     if isinstance(value, timedelta):
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mhdw])\s*", str(value))
     if match is None:
         raise ValueError("write a duration as 90m, 36h, 7d or 2w")
-    return timedelta(**{_UNITS[match[2]]: float(match[1])})
+    amount, unit = float(match[1]), _UNITS[match[2]]
+    if amount > _LONGEST / unit:
+        raise ValueError(f"write a duration of at most {_LONGEST.days}d")
+    return amount * unit
 
 
 def _split(value: object) -> object:

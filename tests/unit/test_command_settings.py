@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,6 +39,23 @@ def test_a_command_does_not_refuse_the_variables_of_another(command: str) -> Non
         dotenv=Path("/nonexistent"),
         known_variables=all_variables(),
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        ("check_windows", ["--lookback", "999999d"]),
+        ("traces", ["export", "week.jsonl", "--lookback", "9999999d"]),
+        ("traces", ["export", "week.jsonl", "--until", "0001-01-01"]),
+        ("spawn_test_agents", ["--windows", "1000000000"]),
+    ],
+)
+def test_what_the_calendar_does_not_hold_is_a_wrong_setting_and_no_fault_of_ours(
+    command: str, argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"trainer.cli.{command}").main
+    assert main([*argv, "--home", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {argv[-2]}: ")
 
 
 def test_the_examination_decides_in_how_many_orders_it_asks() -> None:

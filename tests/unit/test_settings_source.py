@@ -1,5 +1,6 @@
 """Settings: precedence, and one sentence that names the setting when it is wrong."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Pat
     assert (settings.min_agents, settings.max_group, settings.seed) == (9, 8, 6)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("90m", timedelta(minutes=90)), ("1.5h", timedelta(minutes=90)), ("3650d", timedelta(days=3650))],
+)
+def test_a_duration_is_a_number_and_a_unit(written: str, meant: timedelta) -> None:
+    assert loaded("--lookback", written).lookback == meant
+
+
 def test_an_empty_variable_counts_as_unset() -> None:
     assert loaded(environ={"DATABASE_URL": "", "HINDSIGHT_DROPOUT": ""}).database_url is None
 
@@ -48,6 +57,13 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ([], {"HINDSIGHT_MAX_DROPUOT": "0.5"}, "HINDSIGHT_MAX_DROPUOT"),
         (["--judge", "llm"], {}, "JUDGE_MODEL"),
         (["--until", "tomorrow"], {}, "--until: write a moment as"),
+        (["--until", "0001-01-01T00:00"], {}, "--until: write a moment as"),
+        (["--until", "9999-12-31T23:59"], {}, "--until: write a moment as"),
+        (["--lookback", "99999999w"], {}, "--lookback: write a duration of at most 3650d"),
+        (["--lookback", "9" * 400 + "m"], {}, "--lookback: write a duration of at most 3650d"),
+        ([], {"HINDSIGHT_JUDGE_TIMEOUT": "3651d"}, "HINDSIGHT_JUDGE_TIMEOUT: write a duration of at most 3650d"),
+        (["--statement-timeout", "25d"], {}, "--statement-timeout"),
+        (["--windows-per-iteration", "1000000000"], {}, "--windows-per-iteration"),
         (["--model", "../elsewhere"], {}, "--model"),
     ],
 )

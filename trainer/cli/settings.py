@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import SecretStr
 
 from trainer.config import (
+    MOST_HOURS,
     CommonSettings,
     DatabaseSettings,
     GateSettings,
@@ -138,7 +139,7 @@ class ReportSettings(CommonSettings, OutputSettings, DatabaseSettings):
 class SpawnSettings(CommonSettings, OutputSettings, DatabaseSettings, ModelSettings, MarketSettings):
     """spawn_test_agents."""
 
-    windows: int = setting(24, "Hourly windows to play.", ge=1, flag_only=True)
+    windows: int = setting(24, "Hourly windows to play.", ge=1, le=MOST_HOURS, flag_only=True)
     policy: str = setting(
         "scripted",
         "Who decides: `scripted` (skills from 0 to 1), `embedded` (the base model on this CPU), or the base URL of an "
@@ -175,7 +176,9 @@ class CertifySettings(
 
     groups: int = setting(16, "Groups that the judge is examined on.", ge=4, flag_only=True)
     group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
-    own_windows: bool = setting(False, "Examine on your own windows as well as on the simulated market.", flag_only=True)
+    own_windows: bool = setting(
+        False, "Examine on your own windows as well as on the simulated market.", flag_only=True
+    )
     fresh: bool = setting(False, "Ask everything anew, also what this judge has answered before.", flag_only=True)
     seed: int = setting(0, "Seed of the simulated market.")
 
@@ -217,7 +220,7 @@ class JudgeWindowsSettings(
     seed: int = setting(0, "Seed of the grouping; as in training, so that both share their verdicts.")
 
 
-class TraceSettings(CommonSettings, OutputSettings, DatabaseSettings):
+class TraceSettings(CommonSettings, OutputSettings, DatabaseSettings, MomentSettings):
     """traces."""
 
     action: Literal["export", "import"] = setting(..., "Write a file of traces, or read one.", positional=True)

@@ -9,7 +9,8 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta, tzinfo
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,13 +19,17 @@ import asyncpg
 import pytest
 
 from data_bridge.database import Database
+from tests.builders import hours_before, insert_window
 from trainer.cli import schedule_training
-from trainer.scheduling import schedule
+from trainer.config import ReadinessSettings
+from trainer.scheduling import heartbeat, schedule
 from trainer.scheduling.notify import notify
-from trainer.scheduling.schedule import LEASE, Claim, Held, Outcome, Periods, period_due
+from trainer.scheduling.readiness import Readiness, readiness_of
+from trainer.scheduling.schedule import LEASE, Claim, Held, Outcome, Periods, Summary, period_due
 
 ROOT = Path(__file__).parents[2]
 PERIOD = datetime(2026, 11, 15, 3, tzinfo=UTC)
+SUMMARY = Summary("weekly", PERIOD.isoformat(), "done", 0, "")
 
 
 async def test_a_period_is_claimed_by_one_of_many(database: Database) -> None:
@@ -76,9 +81,89 @@ async def test_a_dead_hosts_period_is_taken_over_and_the_dead_cannot_finish_it(d
     assert await periods.finish(heir, Outcome.DONE, 0, "")
 
 
-async def _once(database_url: str, home: Path) -> int:
-    argv = ["--once", "--database-url", database_url, "--home", str(home), "--command", "true"]
+async def _once(database_url: str, home: Path, *flags: str) -> int:
+    argv = ["--once", "--database-url", database_url, "--home", str(home), *(flags or ("--command", "true"))]
     return await asyncio.to_thread(schedule_training.main, argv)
+
+
+async def _ready(database: Database, settings: ReadinessSettings) -> Readiness:
+    return Readiness(True, "")
+
+
+async def test_a_training_that_left_no_run_is_no_success(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_training, "readiness_of", _ready)
+    monkeypatch.setattr(schedule_training, "_TRAIN_MMO", ("true",))
+    assert await _once(database_url, tmp_path, "--job", "by default") == 1
+    assert await _once(database_url, tmp_path, "--job", "of their own", "--command", "true") == 0
+    rows = await database.pool.fetch("SELECT state, reason FROM hindsight.periods ORDER BY job")
+    assert [row["state"] for row in rows] == ["failed", "done"]
+    assert "left no run" in rows[0]["reason"]
+
+
+async def test_a_host_that_lives_keeps_its_period_while_it_asks_for_windows(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "LEASE", timedelta(seconds=0.5))
+    monkeypatch.setattr(heartbeat, "BEAT", timedelta(seconds=0.05))
+
+    async def slowly(database: Database, settings: ReadinessSettings) -> Readiness:
+        await asyncio.sleep(2)
+        return Readiness(False, "Nothing yet.")
+
+    monkeypatch.setattr(schedule_training, "readiness_of", slowly)
+    asked = asyncio.create_task(_once(database_url, tmp_path))
+    periods = Periods(database, "weekly")
+    while not asked.done():
+        assert await periods.abandoned() == []
+        await asyncio.sleep(0.1)
+    assert await asked == 3
+
+
+async def test_a_host_that_lost_its_period_while_it_asked_for_windows_trains_nothing(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT", timedelta(seconds=0.05))
+
+    async def too_late(database: Database, settings: ReadinessSettings) -> Readiness:
+        await database.pool.execute("UPDATE hindsight.periods SET claim = 'another host'")
+        await asyncio.sleep(0.5)
+        return Readiness(True, "")
+
+    monkeypatch.setattr(schedule_training, "readiness_of", too_late)
+    trace = tmp_path / "trained"
+    assert await _once(database_url, tmp_path, "--command", f"touch {trace}") == 4
+    assert not trace.exists()
+
+
+async def test_a_hosts_wrong_clock_does_not_hide_the_windows(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for window_id in hours_before(datetime.now(UTC), number=3):
+        await insert_window(database.pool, window_id)
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Wrong:
+            return cls(2020, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr("trainer.config.datetime", Wrong)
+    ready = await readiness_of(database, ReadinessSettings())
+    assert (ready.ready, ready.sentence) == (True, "3 usable windows in the last 7d, 3 needed.")
+
+
+async def test_once_also_takes_over_an_older_period_of_a_dead_host(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_training, "readiness_of", _ready)
+    periods = Periods(database, "weekly")
+    due = period_due("0 3 * * 0", await periods.now())
+    assert isinstance(await periods.claim(due - timedelta(days=7)), Claim)
+    await database.pool.execute("UPDATE hindsight.periods SET heartbeat_at = now() - $1::interval", LEASE * 2)
+    assert await _once(database_url, tmp_path) == 0
+    rows = await database.pool.fetch("SELECT period, state, attempts FROM hindsight.periods ORDER BY period")
+    assert [tuple(row) for row in rows] == [(due - timedelta(days=7), "done", 2), (due, "done", 1)]
 
 
 async def test_a_period_that_failed_a_moment_ago_is_not_called_a_success(
@@ -95,7 +180,13 @@ async def test_a_period_that_failed_a_moment_ago_is_not_called_a_success(
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--cron", "0 3 31 2 *"), ("--command", "/no/such/program"), ("--notify-url", "my-webhook")]
+    ("flag", "value"),
+    [
+        ("--cron", "0 3 31 2 *"),
+        ("--command", "/no/such/program"),
+        ("--command", 'train "and'),
+        ("--notify-url", "my-webhook"),
+    ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_before_a_period_is_due(
     flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -152,10 +243,10 @@ async def test_a_webhook_that_fails_is_asked_again_and_one_that_is_gone_is_no_er
 ) -> None:
     monkeypatch.setattr("trainer.scheduling.notify._PAUSES", (0.01, 0.01))
     url, told = webhook
-    assert await notify(url, {"outcome": "done"})
-    assert told == [{"outcome": "done"}]
-    assert not await notify("http://127.0.0.1:9/hook", {"outcome": "done"})
-    assert not await notify("http://[no-address", {"outcome": "done"})
+    assert await notify(url, SUMMARY)
+    assert told == [asdict(SUMMARY)]
+    assert not await notify("http://127.0.0.1:9/hook", SUMMARY)
+    assert not await notify("http://[no-address", SUMMARY)
 
 
 TRAINING = """
@@ -224,10 +315,10 @@ async def _first_trainer(connection: asyncpg.Connection) -> int:
 _SCHEDULER = """
 import sys
 from datetime import timedelta
-from trainer.scheduling import readiness, schedule
+from trainer.scheduling import heartbeat, readiness, schedule
 from trainer.cli import schedule_training
 schedule.LEASE = timedelta(seconds=3)
-schedule_training.BEAT = timedelta(seconds=0.5)
+schedule_training.BEAT = heartbeat.BEAT = timedelta(seconds=0.5)
 async def ready(database, settings):
     return readiness.Readiness(True, "")
 schedule_training.readiness_of = ready

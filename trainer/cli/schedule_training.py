@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import logging
+import os
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-
-import asyncpg
+from typing import NoReturn
 
 from data_bridge.database import Database
 from data_bridge.database_faults import explain, is_transient
-from data_bridge.errors import ConfigurationError
+from data_bridge.errors import ConfigurationError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.cli.settings import ScheduleSettings
+from trainer.config import TrainSettings
+from trainer.scheduling.hand_on import variables_for
+from trainer.scheduling.heartbeat import AWAY, beating
+from trainer.scheduling.left_run import has_left_run
 from trainer.scheduling.readiness import readiness_of
 from trainer.scheduling.schedule import (
     BEAT,
@@ -30,16 +32,17 @@ from trainer.scheduling.schedule import (
     Held,
     Outcome,
     Periods,
+    Summary,
     check_cron,
     next_period,
     outcome_of,
     period_due,
 )
+from trainer.scheduling.training_process import train
 
 logger = logging.getLogger("trainer.scheduling.schedule")
 
-_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""What a database that restarts does to a question."""
+_TRAIN_MMO = (sys.executable, "-m", "trainer.cli.train_mmo")
 
 _NOT_READY = 3
 _LOST_CLAIM = 4
@@ -61,16 +64,15 @@ async def _work(settings: ScheduleSettings) -> int:
     _check(settings)
     async with database_of(settings, migrate=True) as database:
         periods = Periods(database, settings.job, attempts=settings.period_attempts, retry_after=settings.retry_after)
-        if not settings.once:
-            return await _run_for_ever(settings, database, periods)
-        return await _run_once(settings, database, periods)
+        scheduler = _Scheduler(settings, database, periods)
+        return await (scheduler.run_once() if settings.once else scheduler.run_for_ever())
 
 
 def _check(settings: ScheduleSettings) -> None:
     """What would otherwise be found out when the first period is due."""
     check_cron(settings.cron)
     if settings.command is not None:
-        words = shlex.split(settings.command)
+        words = _words(settings.command)
         if not words or shutil.which(words[0]) is None:
             raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be run.")
     if settings.notify_url is not None and not settings.notify_url.get_secret_value().startswith(
@@ -79,146 +81,142 @@ def _check(settings: ScheduleSettings) -> None:
         raise ConfigurationError("--notify-url: write an address that begins with https:// or http://.")
 
 
-async def _run_once(settings: ScheduleSettings, database: Database, periods: Periods) -> int:
-    """Train the period that is due, unless it is over or a host that lives is at it."""
-    period = period_due(settings.cron, await periods.now())
-    claim = await periods.claim(period)
-    if isinstance(claim, Held) and claim.state == "running":
-        # Its host may just have died: this pod may be what Kubernetes starts in its place, and nobody comes later.
-        print(f"Period {_label(settings, period)}: waiting for a sign of life of {claim.holder}.", flush=True)
-        claim = await _claim_if_abandoned(periods, period)
-    if isinstance(claim, Held):
-        print(f"Period {_label(settings, period)}: nothing to do, {claim.state} by {claim.holder}.")
-        return (claim.exit_code or 0) if claim.state == Outcome.FAILED else 0
-    return await _train_claimed(settings, database, periods, claim)
-
-
-async def _claim_if_abandoned(periods: Periods, period: datetime) -> Claim | Held:
-    """Ask until the lease of a host that is dead would have ended."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + (LEASE + BEAT).total_seconds()
-    while True:
-        claim = await periods.claim(period)
-        if isinstance(claim, Claim) or claim.state != "running" or loop.time() > deadline:
-            return claim
-        await asyncio.sleep(BEAT.total_seconds())
-
-
-async def _run_for_ever(settings: ScheduleSettings, database: Database, periods: Periods) -> int:
-    """Train what is due, what was missed while nobody ran, and what a dead host left behind."""
-    started, announced = await periods.now(), None
-    while True:
-        try:
-            await _train_what_is_due(settings, database, periods, started)
-            now = await periods.now()
-        except _AWAY as error:
-            if not is_transient(error):
-                raise explain(error, database.label) from error
-            logger.warning("the database is away (%s); waiting for it", type(error).__name__)
-            await asyncio.sleep(BEAT.total_seconds())
-            continue
-        upcoming = next_period(settings.cron, now)
-        if upcoming != announced:
-            print(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.", flush=True)
-            announced = upcoming
-        # Short naps against the database's clock: a dead host, a suspended one or a changed clock is noticed at once.
-        await asyncio.sleep(min(BEAT.total_seconds(), max(0.05, (upcoming - now).total_seconds())))
-
-
-async def _train_what_is_due(
-    settings: ScheduleSettings, database: Database, periods: Periods, started: datetime
-) -> None:
-    now = await periods.now()
-    due = period_due(settings.cron, now)
-    waiting = await periods.abandoned()
-    missed = now - due < LONGEST_CATCH_UP and await periods.has_history_before(due)
-    for period in (*waiting, due) if due >= started or missed else waiting:
-        claim = await periods.claim(period)
-        if isinstance(claim, Claim):
-            await _train_claimed(settings, database, periods, claim)
-
-
-async def _train_claimed(settings: ScheduleSettings, database: Database, periods: Periods, claim: Claim) -> int:
-    """Train the period that is ours now, close it, and tell about it."""
-    label = _label(settings, claim.period)
-    if claim.taken_over_from:
-        print(f"Period {label}: taken over from {claim.taken_over_from}, which stopped beating.", flush=True)
-    ready = await readiness_of(database, settings)
-    if not ready.ready:
-        exit_code, reason = _NOT_READY, ready.sentence
-    else:
-        print(f"Period {label}: training (attempt {claim.attempts}).", flush=True)
-        exit_code, reason = await _train(settings, periods, claim)
-    outcome = outcome_of(exit_code)
-    if not await periods.finish(claim, outcome, exit_code, reason):
-        print(f"Period {label}: another host has taken it over; its result counts.", flush=True)
-        return exit_code
-    print(f"Period {label}: {outcome}, exit code {exit_code}. {reason}", flush=True)
-    if settings.notify_url is not None:
-        from trainer.scheduling.notify import notify
-
-        summary = {"job": settings.job, "period": claim.period.isoformat(), "outcome": str(outcome)}
-        await notify(settings.notify_url.get_secret_value(), summary | {"exit_code": exit_code, "reason": reason})
-    return exit_code
-
-
-def _label(settings: ScheduleSettings, period: datetime) -> str:
-    return f"{settings.job} {period:%Y-%m-%dT%H:%M:%SZ}"
-
-
-async def _train(settings: ScheduleSettings, periods: Periods, claim: Claim) -> tuple[int, str]:
-    """Run the training as a process of its own, beating while it lives; its exit code and last words."""
-    default = [sys.executable, "-m", "trainer.cli.train_mmo"]
-    command = shlex.split(settings.command) if settings.command else default
-    process = await asyncio.create_subprocess_exec(
-        *command, stderr=asyncio.subprocess.PIPE, preexec_fn=_die_with_parent
-    )
-    words = asyncio.create_task(_last_words(process), name="last words of the training")
-    beating = asyncio.create_task(_beat(periods, claim, process), name="heartbeat of the period")
+def _words(command: str) -> list[str]:
     try:
-        exit_code = await process.wait()
-    except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
-        await process.wait()
-        raise
-    finally:
-        beating.cancel()
-        still_ours = await asyncio.gather(beating, return_exceptions=True)
-        reason = await words
-    if still_ours[0] is False:
-        return _LOST_CLAIM, "The claim was lost to another host."
-    return exit_code, redact(reason)
+        return shlex.split(command)
+    except ValueError as error:
+        raise ConfigurationError(f"--command: {command!r} cannot be read as a shell would ({error}).") from None
 
 
-async def _last_words(process: asyncio.subprocess.Process) -> str:
-    """Pass the training's stderr through, and keep its last line: the sentence that explains an exit code."""
-    assert process.stderr is not None
-    last = ""
-    while line := await process.stderr.readline():
-        text = line.decode(errors="replace").rstrip()
-        last = text or last
-        print(text, file=sys.stderr, flush=True)
-    return last
+@dataclass(frozen=True, slots=True)
+class _Scheduler:
+    """One host's part in a schedule."""
 
+    settings: ScheduleSettings
+    database: Database
+    periods: Periods
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by Ctrl-C or SIGTERM while a training lives: what it came to is recorded before we end."""
 
-async def _beat(periods: Periods, claim: Claim, process: asyncio.subprocess.Process) -> bool:
-    """Beat until cancelled; stop the training and return False when the claim is lost."""
-    while True:
-        await asyncio.sleep(BEAT.total_seconds())
-        try:
-            ours = await periods.beat(claim)
-        except _AWAY as error:
-            logger.warning("no heartbeat this time: %s", redact(str(error) or type(error).__name__))
-            continue
-        if not ours:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-            return False
+    async def run_once(self) -> int:
+        """Train what a dead host left behind, and the period that is due if it is free."""
+        due = period_due(self.settings.cron, await self.periods.now())
+        left_behind = [period for period in await self.periods.abandoned() if period < due]
+        earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
+        last = await self._train_due(due)
+        return next((summary.exit_code for summary in (last, *reversed(earlier)) if summary.exit_code), 0)
 
+    async def _train_due(self, period: datetime) -> Summary:
+        """Train ``period``, unless it is over or a host that lives is at it."""
+        claim = await self.periods.claim(period)
+        if isinstance(claim, Held) and claim.state == "running":
+            # Its host may just have died: this pod may be what Kubernetes starts in its place.
+            self._say(f"Period {self._label(period)}: waiting for a sign of life of {claim.holder}.")
+            claim = await self._claim_if_abandoned(period)
+        if isinstance(claim, Claim):
+            return await self._train_claimed(claim)
+        self._say(f"Period {self._label(period)}: nothing to do, {claim.state} by {claim.holder}.")
+        exit_code = (claim.exit_code or 0) if claim.state == Outcome.FAILED else 0
+        return self._summary(period, claim.state, exit_code, f"Nothing to do, {claim.state} by {claim.holder}.")
 
-def _die_with_parent() -> None:
-    """On Linux the kernel stops the training when its scheduler dies: whoever takes the period over is alone."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    async def _claim_if_abandoned(self, period: datetime) -> Claim | Held:
+        """Ask until the lease of a host that is dead would have ended."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (LEASE + BEAT).total_seconds()
+        while True:
+            claim = await self.periods.claim(period)
+            if isinstance(claim, Claim) or claim.state != "running" or loop.time() > deadline:
+                return claim
+            await asyncio.sleep(BEAT.total_seconds())
+
+    async def run_for_ever(self) -> NoReturn:
+        """Train what is due, what was missed while nobody ran, and what a dead host left behind."""
+        started, announced = await self.periods.now(), None
+        while True:
+            try:
+                await self._train_what_is_due(started)
+                now = await self.periods.now()
+            except AWAY as error:
+                if not is_transient(error):
+                    raise explain(error, self.database.label) from error
+                logger.warning("the database is away (%s); waiting for it", type(error).__name__)
+                await asyncio.sleep(BEAT.total_seconds())
+                continue
+            upcoming = next_period(self.settings.cron, now)
+            if upcoming != announced:
+                self._say(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.")
+                announced = upcoming
+            # Short naps against the database's clock: a dead or suspended host, or a changed clock, is noticed at once.
+            await asyncio.sleep(min(BEAT.total_seconds(), max(0.05, (upcoming - now).total_seconds())))
+
+    async def _train_what_is_due(self, started: datetime) -> None:
+        now = await self.periods.now()
+        due = period_due(self.settings.cron, now)
+        waiting = await self.periods.abandoned()
+        missed = now - due < LONGEST_CATCH_UP and await self.periods.has_history_before(due)
+        for period in (*waiting, due) if due >= started or missed else waiting:
+            await self._train_if_free(period)
+
+    async def _train_if_free(self, period: datetime) -> Summary | None:
+        claim = await self.periods.claim(period)
+        return await self._train_claimed(claim) if isinstance(claim, Claim) else None
+
+    async def _train_claimed(self, claim: Claim) -> Summary:
+        """Train the period that is ours now, close it, and tell about it."""
+        label = self._label(claim.period)
+        if claim.taken_over_from:
+            self._say(f"Period {label}: taken over from {claim.taken_over_from}, which stopped beating.")
+        async with beating(self.periods, claim) as lost:
+            exit_code, reason = await self._train_if_ready(claim, lost)
+            outcome = outcome_of(exit_code)
+            ours = await self.periods.finish(claim, outcome, exit_code, reason)
+        summary = self._summary(claim.period, outcome, exit_code, reason)
+        if ours:
+            self._say(f"Period {label}: {outcome}, exit code {exit_code}. {reason}")
+            await self._notify(summary)
+        else:
+            self._say(f"Period {label}: another host has taken it over; its result counts.")
+        if self.stop.is_set():
+            raise Interrupted(f"Stopped after period {label}.")
+        return summary
+
+    async def _train_if_ready(self, claim: Claim, lost: asyncio.Event) -> tuple[int, str]:
+        """The exit code of the period, and the sentence that explains it."""
+        ready = await readiness_of(self.database, self.settings)
+        if not ready.ready:
+            return _NOT_READY, ready.sentence
+        if not lost.is_set():
+            self._say(f"Period {self._label(claim.period)}: training (attempt {claim.attempts}).")
+            exit_code, reason = await self._train(claim, lost)
+        return (_LOST_CLAIM, "The claim was lost to another host.") if lost.is_set() else (exit_code, reason)
+
+    async def _train(self, claim: Claim, lost: asyncio.Event) -> tuple[int, str]:
+        settings, began = self.settings, await self.periods.now()
+        ended = await train(
+            _words(settings.command) if settings.command is not None else _TRAIN_MMO,
+            os.environ | variables_for(TrainSettings, settings),
+            stop=self.stop,
+            lost=lost,
+        )
+        if self.stop.is_set() and ended.was_interrupted:
+            raise Interrupted(f"Stopped in period {self._label(claim.period)}; the next scheduler takes it up again.")
+        # What another command leaves behind is its own affair.
+        idle = ended.exit_code == 0 and settings.command is None
+        if idle and not await has_left_run(self.database, ended.pid, since=began):
+            return 1, "The training ended with exit code 0 but left no run: nothing was trained."
+        return ended.exit_code, redact(ended.last_words)
+
+    async def _notify(self, summary: Summary) -> None:
+        if self.settings.notify_url is not None:
+            from trainer.scheduling.notify import notify
+
+            await notify(self.settings.notify_url.get_secret_value(), summary)
+
+    def _summary(self, period: datetime, outcome: str, exit_code: int, reason: str) -> Summary:
+        return Summary(self.settings.job, period.isoformat(), str(outcome), exit_code, reason)
+
+    def _label(self, period: datetime) -> str:
+        return f"{self.settings.job} {period:%Y-%m-%dT%H:%M:%SZ}"
+
+    def _say(self, line: str) -> None:
+        print(line, flush=True)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from dataclasses import asdict
 
 import httpx
 
 from data_bridge.redaction import redact
+from trainer.scheduling.schedule import Summary
 
 logger = logging.getLogger(__name__)
 
 _PAUSES = (0.5, 2.0, 8.0)
 
 
-async def notify(url: str, summary: Mapping[str, object], *, timeout: float = 10.0) -> bool:
+async def notify(url: str, summary: Summary, *, timeout: float = 10.0) -> bool:
     """POST ``summary`` as JSON; whether somebody took it. Faults are logged without the URL's secrets."""
     async with httpx.AsyncClient(timeout=timeout) as client:
         for pause in (*_PAUSES, None):
             try:
-                answer = await client.post(url, json=dict(summary))
+                answer = await client.post(url, json=asdict(summary))
                 answer.raise_for_status()
                 return True
             except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # the last two: not an address

@@ -44,6 +44,17 @@ def outcome_of(exit_code: int) -> Outcome:
     return Outcome.SKIPPED if exit_code == 3 else Outcome.FAILED
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What came of a period, as the webhook and ``--json`` tell it."""
+
+    job: str
+    period: str
+    outcome: str
+    exit_code: int
+    reason: str
+
+
 def check_cron(expression: str) -> str:
     """``expression`` if croniter understands it, else a ConfigurationError that names the setting."""
     try:

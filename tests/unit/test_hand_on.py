@@ -1,0 +1,29 @@
+"""What the scheduler was told reaches the training as variables that mean the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainer.cli.settings import ScheduleSettings
+from trainer.config import TrainSettings
+from trainer.scheduling.hand_on import variables_for
+from trainer.settings_source import load
+
+NO_FILE = Path("/nonexistent/.env")
+
+
+def test_flags_of_the_scheduler_that_the_training_has_too_are_handed_on_and_nothing_else() -> None:
+    flags = ["--database-url", "postgres://u:secret@h/d", "--home", "/srv/h", "--lookback", "36h", "--min-windows", "5"]
+    flags += ["--allow-partial-outcomes", "--cron", "0 4 * * *", "--job", "nightly"]
+    told = load(ScheduleSettings, flags, prog="", description="", environ={}, dotenv=NO_FILE)
+    variables = variables_for(TrainSettings, told)
+    assert variables.keys() == {
+        "DATABASE_URL",
+        "HINDSIGHT_HOME",
+        "HINDSIGHT_LOOKBACK",
+        "HINDSIGHT_MIN_WINDOWS",
+        "HINDSIGHT_ALLOW_PARTIAL_OUTCOMES",
+    }
+    heard = load(TrainSettings, [], prog="", description="", environ=variables, dotenv=NO_FILE)
+    for name in ("database_url", "home", "lookback", "min_windows", "allow_partial_outcomes"):
+        assert getattr(heard, name) == getattr(told, name), name

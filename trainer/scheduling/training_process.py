@@ -1,0 +1,160 @@
+"""The training of a period, as a process of its own: heard, stopped in good order, never left alone.
+
+It has a session of its own, so that a Ctrl-C in the terminal reaches it once and not twice: the second is the order
+to end at once, in the middle of a step. Every signal that we get while it lives is passed on to it, and we wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+_CHUNK = 64 * 1024
+_LONGEST_LAST_WORDS = 4_000
+_STILL_TALKING = 5.0
+"""Seconds that we listen to a process which outlives the training and has its stderr."""
+_STDERR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a training ended."""
+
+    pid: int
+    exit_code: int
+    last_words: str
+    """The last line on stderr: the sentence that explains the exit code."""
+
+    @property
+    def was_interrupted(self) -> bool:
+        return self.exit_code in (128 + signal.SIGINT, -signal.SIGINT)
+
+
+async def train(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stop: asyncio.Event,
+    lost: asyncio.Event,
+    quiet: bool = False,
+) -> Ended:
+    """Run ``command`` to its end. ``stop`` is set if we were told to end meanwhile; ``lost`` stops the training.
+
+    With ``quiet`` our stdout is kept free of what it prints.
+    """
+    async with _listening() as words:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=dict(environment),
+            stdout=_STDERR if quiet else None,
+            stderr=words.ear,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        exit_code = await _ended(process, stop, lost)
+    return Ended(process.pid, exit_code, words.line)
+
+
+async def _ended(process: asyncio.subprocess.Process, stop: asyncio.Event, lost: asyncio.Event) -> int:
+    """The exit code, once there is one: whatever else is asked of us meanwhile is asked of the training."""
+
+    def interrupt() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+
+    def pass_on() -> None:
+        stop.set()
+        interrupt()
+
+    ending = asyncio.create_task(process.wait(), name="end of the training")
+    losing = asyncio.create_task(_when(lost, interrupt), name="loss of the claim")
+    with _signals_call(pass_on):
+        while not ending.done():
+            try:
+                await asyncio.wait({ending})
+            except asyncio.CancelledError:
+                # Asked for before the signals were ours. The frame says it again and again; the training hears it once.
+                if not stop.is_set():
+                    pass_on()
+    losing.cancel()
+    return ending.result()
+
+
+async def _when(event: asyncio.Event, call: Callable[[], None]) -> None:
+    await event.wait()
+    call()
+
+
+@contextlib.contextmanager
+def _signals_call(handler: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call ``handler`` instead of ending us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, earlier)
+
+
+@contextlib.asynccontextmanager
+async def _listening() -> AsyncIterator[_LastWords]:
+    """A pipe of our own: asyncio's would keep us waiting for a server that the training started and left running."""
+    reading, writing = os.pipe()
+    stream = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb")
+    )
+    words = _LastWords(writing)
+    hearing = asyncio.create_task(words.hear(stream), name="last words of the training")
+    try:
+        yield words
+    finally:
+        os.close(writing)
+        await asyncio.wait({hearing}, timeout=_STILL_TALKING)
+        hearing.cancel()
+        transport.close()
+
+
+class _LastWords:
+    """Passes on to our stderr what is written into ``ear``, and keeps the end of it."""
+
+    def __init__(self, ear: int) -> None:
+        self.ear = ear
+        self._tail = ""
+
+    async def hear(self, stream: asyncio.StreamReader) -> None:
+        """In chunks, not lines: a progress bar writes a single line of any length."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        while chunk := await stream.read(_CHUNK):
+            text = decoder.decode(chunk)
+            self._tail = (self._tail + text)[-_LONGEST_LAST_WORDS:]
+            with contextlib.suppress(OSError):  # nobody listens; the training must not wait for that
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    @property
+    def line(self) -> str:
+        lines = [line.strip() for line in self._tail.splitlines()]  # a carriage return ends one, too
+        return next((line for line in reversed(lines) if line), "")
+
+
+def _die_with_parent() -> None:
+    """On Linux the kernel stops the training when its scheduler dies: whoever takes the period over is alone."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

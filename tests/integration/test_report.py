@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,12 @@ from data_bridge.errors import NotEnoughData
 from tests.builders_evaluation import make_evaluation
 from tests.builders_promotion import insert_run
 from tests.builders_report import HELD_OUT
-from tests.builders_report_run import HOSTILE, JUDGE, RUN, WINDOWS, RecordedRun, record_run
+from tests.builders_report_run import HOSTILE, JUDGE, RUN, WINDOWS, RecordedRun, checkpoint, record_run
 from trainer.backends.serving import Serving
 from trainer.cli.report import main
+from trainer.evaluation.evidence import Evaluation
 from trainer.evaluation.store import save
-from trainer.promote import roll_back
+from trainer.promote import publish, roll_back
 from trainer.report.facts import gather, newest_run
 from trainer.report.page import render
 from trainer.report.types import DayFacts
@@ -186,13 +189,53 @@ async def test_text_of_agents_and_judges_stays_text(database: Database, tmp_path
     assert page.count("&lt;script&gt;") >= 6
 
 
-async def test_an_evaluation_by_hand_of_a_run_s_checkpoint_is_shown(database: Database, recorded: RecordedRun) -> None:
-    by_hand = make_evaluation(1, evaluation_id="by-hand")
+async def _compare_by_hand(database: Database, step: int, evaluation_id: str = "by-hand") -> Evaluation:
+    """Later than everything else."""
+    by_hand = replace(make_evaluation(step, evaluation_id=evaluation_id), created_at=datetime(2099, 1, 1, tzinfo=UTC))
     await save(database, by_hand)
-    await database.pool.execute("UPDATE hindsight.evaluations SET created_at = now() WHERE evaluation_id = 'by-hand'")
+    return by_hand
+
+
+async def test_a_comparison_by_hand_replaces_neither_the_verdict_nor_its_evidence(
+    database: Database, recorded: RecordedRun, tmp_path: Path
+) -> None:
+    before = await gather(database, RUN)
+    await _compare_by_hand(database, 1)
+    await _compare_by_hand(database, 2, "by-hand-too")
+    assert await gather(database, RUN) == before
+
+    to = Serving("http://127.0.0.1:8808/v1", "earlier")
+    await roll_back(database, tmp_path, "hindsight", lambda _: to, step=None, reason="worse")
+    await roll_back(database, tmp_path, "hindsight", lambda _: to, step=2, reason="it was not")
     facts = await gather(database, RUN)
-    assert facts.evaluation == by_hand
-    assert facts.ruling is None
+    assert facts.evaluation == recorded.evaluation, "agents that came back to it did so without new evidence"
+
+    await database.pool.execute("DELETE FROM hindsight.promotions")
+    facts = await gather(database, RUN)
+    assert (facts.evaluation, facts.ruling) == (recorded.evaluation, "promote"), "the run's own"
+
+
+async def test_the_evidence_of_a_promotion_comes_before_the_run_s_own(
+    database: Database, recorded: RecordedRun, tmp_path: Path
+) -> None:
+    again = await _compare_by_hand(database, 1)
+    at = Serving("http://127.0.0.1:8808/v1", "hindsight@step1")
+    await publish(database, tmp_path, checkpoint(1), at, reason="better after all", evaluation=again, forced=True)
+    facts = await gather(database, RUN)
+    assert headline(facts) == "hindsight@step1 was promoted by force"
+    assert facts.evaluation == again
+
+
+async def test_a_run_without_an_evaluation_shows_one_by_hand_of_its_newest_checkpoint(
+    database: Database, recorded: RecordedRun
+) -> None:
+    await database.pool.execute("DELETE FROM hindsight.promotions")
+    await database.pool.execute("DELETE FROM hindsight.evaluations")
+    await _compare_by_hand(database, 1)
+    assert (await gather(database, RUN)).evaluation is None
+    newest = await _compare_by_hand(database, 2, "by-hand-too")
+    facts = await gather(database, RUN)
+    assert (facts.evaluation, facts.ruling) == (newest, None)
 
 
 async def test_a_run_that_died_at_once_has_facts(database: Database) -> None:

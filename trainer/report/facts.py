@@ -29,11 +29,18 @@ _MEMBERS = """
 SELECT t.trajectory_id, t.window_id, t.score, b.step FROM hindsight.batch_trajectories t
 JOIN hindsight.batches b USING (batch_id) WHERE b.run_id = $1 AND b.state = 'trained'
 """
+# What the verdict of the page rests on: the evidence of the promotion, else the run's own. A comparison that was asked
+# for by hand afterwards decided nothing; it stands in only for a run that has neither.
 _EVALUATION = """
 SELECT report::text, ruling, reasons FROM hindsight.evaluations e
-WHERE run_id = $1 OR (run_id IS NULL AND EXISTS (
-    SELECT FROM hindsight.checkpoints c WHERE c.run_id = $1 AND c.model = e.model AND c.step = e.candidate_step))
-ORDER BY created_at DESC LIMIT 1
+WHERE run_id = $1
+   OR evaluation_id IN (SELECT evaluation_id FROM hindsight.promotions p WHERE p.model = e.model AND p.step = $2)
+   OR (run_id IS NULL AND (model, candidate_step) =
+       (SELECT model, step FROM hindsight.checkpoints WHERE run_id = $1 ORDER BY step DESC LIMIT 1))
+ORDER BY (SELECT max(promotion_id) FROM hindsight.promotions p
+          WHERE p.evaluation_id = e.evaluation_id AND p.step = $2) DESC NULLS LAST,
+         run_id IS NULL, created_at DESC
+LIMIT 1
 """
 # What became of the checkpoint that was promoted last; one that agents were rolled back to was not promoted again.
 _PROMOTION = """
@@ -75,9 +82,9 @@ async def gather(database: Database, run_id: str) -> RunFacts:
             "SELECT window_id, state, jsonb_array_length(groups) AS groups FROM hindsight.windows WHERE run_id = $1",
             run_id,
         )
-        evaluated = await connection.fetchrow(_EVALUATION, run_id)
-        evaluation = None if evaluated is None else from_json(evaluated["report"])
         promotion = await connection.fetchrow(_PROMOTION, run_id)
+        evaluated = await connection.fetchrow(_EVALUATION, run_id, None if promotion is None else promotion["step"])
+        evaluation = None if evaluated is None else from_json(evaluated["report"])
         judging = await judging_of(connection, run_id)
         windows = windows_of(planned, members, excluded, batches)
         simulated = await connection.fetchval(

@@ -464,11 +464,9 @@ class EvaluateSettings(
         None,
         "Checkpoint to evaluate, e.g. hindsight@step3 or 3; unset: the newest.",
         positional=True,
-        flag_only=True,
     )
     incumbent: str | None = setting(
         None,
         "Checkpoint to compare with; unset: the promoted one, or the base model (step 0).",
         positional=True,
-        flag_only=True,
     )

@@ -116,7 +116,7 @@ def test_a_gpu_without_the_packages_says_how_to_get_them(
     reason = gpu.why_no_gpu()
     assert reason is not None
     assert "a_package_that_nobody_has is not installed" in reason
-    assert "hindsight-grpo[gpu]" in reason
+    assert "`pip install .[gpu]`" in reason
 
 
 def test_a_gpu_is_used_only_if_torch_can(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ def why_no_gpu() -> str | None:
         return "there is no NVIDIA GPU on this machine"
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        return f"there is a GPU, but {', '.join(missing)} is not installed (`pip install 'hindsight-grpo[gpu]'`)"
+        return f"there is a GPU, but {', '.join(missing)} is not installed (`pip install .[gpu]`)"
     return None if _torch_sees_it() else "there is a GPU, but the installed torch cannot use it (a CPU build?)"
 
 

@@ -179,6 +179,31 @@ async def test_a_period_that_failed_a_moment_ago_is_not_called_a_success(
     assert await _once(database_url, tmp_path) == 0  # skipped, which is over
 
 
+async def test_once_with_json_prints_the_summary_as_the_one_object_on_stdout(
+    database: Database, database_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    period = period_due("0 3 * * 0", await Periods(database, "weekly").now()).isoformat()
+    told = {"job": "weekly", "period": period, "outcome": "skipped", "exit_code": 3, "taken_over": []}
+    assert await _once(database_url, tmp_path, "--json") == 3
+    printed = json.loads(capfd.readouterr().out)
+    assert "0 usable windows" in printed.pop("reason")
+    assert printed == told
+    assert await _once(database_url, tmp_path, "--json") == 0
+    printed = json.loads(capfd.readouterr().out)
+    assert printed.pop("reason").startswith("Nothing to do, skipped by")
+    assert printed == told | {"exit_code": 0}
+
+
+async def test_with_json_what_the_training_prints_goes_to_stderr(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(schedule_training, "readiness_of", _ready)
+    assert await _once(database_url, tmp_path, "--json", "--command", "echo trained") == 0
+    output = capfd.readouterr()
+    assert json.loads(output.out)["outcome"] == "done"
+    assert "trained" in output.err
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [

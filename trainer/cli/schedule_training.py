@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import NoReturn
 
@@ -19,7 +20,7 @@ from data_bridge.errors import ConfigurationError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.cli.settings import ScheduleSettings
-from trainer.config import TrainSettings
+from trainer.config import OutputSettings, TrainSettings
 from trainer.scheduling.hand_on import variables_for
 from trainer.scheduling.heartbeat import AWAY, beating
 from trainer.scheduling.left_run import has_left_run
@@ -48,19 +49,23 @@ _NOT_READY = 3
 _LOST_CLAIM = 4
 
 
+class _Settings(ScheduleSettings, OutputSettings):
+    """The schedule's, and ``--json`` for the summary of each period."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     return run_command(
         _work,
-        ScheduleSettings,
+        _Settings,
         argv,
         prog="schedule_training.py",
         description="Trains every scheduled period exactly once, on however many hosts this command runs.",
         epilog="With --once the exit code is the training's, also of a period that failed a moment ago or too often;\n"
-        "0 when there was nothing to do.\n" + EXIT_CODES,
+        "0 when there was nothing to do. With --json stdout has the summary that the webhook is told.\n" + EXIT_CODES,
     )
 
 
-async def _work(settings: ScheduleSettings) -> int:
+async def _work(settings: _Settings) -> int:
     _check(settings)
     async with database_of(settings, migrate=True) as database:
         periods = Periods(database, settings.job, attempts=settings.period_attempts, retry_after=settings.retry_after)
@@ -68,7 +73,7 @@ async def _work(settings: ScheduleSettings) -> int:
         return await (scheduler.run_once() if settings.once else scheduler.run_for_ever())
 
 
-def _check(settings: ScheduleSettings) -> None:
+def _check(settings: _Settings) -> None:
     """What would otherwise be found out when the first period is due."""
     check_cron(settings.cron)
     if settings.command is not None:
@@ -92,7 +97,7 @@ def _words(command: str) -> list[str]:
 class _Scheduler:
     """One host's part in a schedule."""
 
-    settings: ScheduleSettings
+    settings: _Settings
     database: Database
     periods: Periods
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -104,6 +109,8 @@ class _Scheduler:
         left_behind = [period for period in await self.periods.abandoned() if period < due]
         earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
         last = await self._train_due(due)
+        if self.settings.json_output:
+            print(json.dumps(asdict(last) | {"taken_over": [asdict(summary) for summary in earlier]}))
         return next((summary.exit_code for summary in (last, *reversed(earlier)) if summary.exit_code), 0)
 
     async def _train_due(self, period: datetime) -> Summary:
@@ -155,7 +162,9 @@ class _Scheduler:
         waiting = await self.periods.abandoned()
         missed = now - due < LONGEST_CATCH_UP and await self.periods.has_history_before(due)
         for period in (*waiting, due) if due >= started or missed else waiting:
-            await self._train_if_free(period)
+            summary = await self._train_if_free(period)
+            if summary is not None and self.settings.json_output:
+                print(json.dumps(asdict(summary)), flush=True)
 
     async def _train_if_free(self, period: datetime) -> Summary | None:
         claim = await self.periods.claim(period)
@@ -197,6 +206,7 @@ class _Scheduler:
             os.environ | variables_for(TrainSettings, settings),
             stop=self.stop,
             lost=lost,
+            quiet=settings.json_output,
         )
         if self.stop.is_set() and ended.was_interrupted:
             raise Interrupted(f"Stopped in period {self._label(claim.period)}; the next scheduler takes it up again.")
@@ -219,4 +229,5 @@ class _Scheduler:
         return f"{self.settings.job} {period:%Y-%m-%dT%H:%M:%SZ}"
 
     def _say(self, line: str) -> None:
-        print(line, flush=True)
+        """For people: with ``--json`` stdout belongs to the summaries."""
+        print(line, file=sys.stderr if self.settings.json_output else sys.stdout, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -78,6 +79,17 @@ async def test_json_has_every_window_in_order_with_what_was_left_out(database: D
         ("agent-2", pytest.approx(0.625)),
         ("agent-3", 1.0),
     ]
+
+
+async def test_the_cost_is_estimated_before_anything_is_paid(database: Database, run: Run) -> None:
+    for window_id in hours_before(number=2):
+        await insert_window(database.pool, window_id)
+    with JudgeServer() as server:
+        done = await run("--max-cost", "0", server=server)
+        assert not server.requests
+    estimated = re.search(r"^Estimate: 4 calls, [\d,]+ tokens, about \$0\.\d\d; ", done.stderr, re.MULTILINE)
+    assert estimated is not None, done.stderr
+    assert "Estimate" not in (await run()).stderr
 
 
 async def test_held_out_windows_are_judged_when_asked_for(database: Database, run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from data_bridge.models import Window
     from data_bridge.postgres_reader import WindowReader
     from data_bridge.quality import Rules
+    from trainer.judge.cost import CostEstimate
     from trainer.judge.usage import Usage
     from trainer.judge.window_verdicts import WindowVerdicts
     from trainer.types import JudgedGroup, JudgeIdentity
@@ -52,6 +53,9 @@ async def work(settings: JudgeWindowsSettings) -> int:
         rules = await _rules(settings, database)
         reader = WindowReader(database, rules)
         refs = await _refs(settings, reader)
+        if judge.identity.is_llm:
+            estimated = await _estimate(settings, _windows(settings, reader, refs), rules)
+            print(f"Estimate: {estimated}; what was judged before is free.", file=sys.stderr)
         shown: list[dict[str, Any]] = []
         verdicts = judge_windows(
             judge,
@@ -103,7 +107,7 @@ async def _refs(settings: JudgeWindowsSettings, reader: WindowReader) -> list[Wi
 
 async def _windows(
     settings: JudgeWindowsSettings, reader: WindowReader, refs: Sequence[WindowRef]
-) -> AsyncIterator[Window]:
+) -> AsyncGenerator[Window, None]:
     from trainer.judge.window_verdicts import as_unused
 
     if settings.window is not None:
@@ -115,6 +119,24 @@ async def _windows(
     async with aclosing(reader.stream(refs)) as windows:
         async for window in windows:
             yield window
+
+
+async def _estimate(
+    settings: JudgeWindowsSettings, windows: AsyncGenerator[Window, None], rules: Rules
+) -> CostEstimate:
+    """What judging ``windows`` would cost, from a first look at them: before anything is paid for."""
+    from data_bridge.quality import check
+    from data_bridge.survey import summarise
+    from trainer.grouping import partition
+    from trainer.judge.cost import estimate
+
+    groups = judge_tokens = 0
+    async with aclosing(windows):
+        async for window in windows:
+            formed = partition(summarise(check(window, rules)).usable, settings, settings.seed).groups
+            groups += len(formed)
+            judge_tokens += sum(member.judge_tokens for group in formed for member in group)
+    return estimate(groups, judge_tokens, settings)
 
 
 async def _write_back(database: Database, window: WindowVerdicts) -> None:

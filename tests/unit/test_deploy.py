@@ -18,19 +18,46 @@ def unit(name: str) -> configparser.ConfigParser:
     return parser
 
 
+def _cronjob() -> dict[str, Any]:
+    job: dict[str, Any] = yaml.safe_load((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())
+    return job
+
+
+def _pod(job: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    return pod
+
+
 def test_the_systemd_timer_wakes_a_service_that_calls_the_one_command() -> None:
-    assert unit("hindsight-training.timer")["Timer"]["OnCalendar"] == "Sun 03:00:00 UTC"
+    assert unit("hindsight-training.timer")["Timer"]["OnCalendar"] == "hourly"
     service = unit("hindsight-training.service")["Service"]
     assert service["ExecStart"].endswith(COMMAND)
     assert service["Type"] == "oneshot"
+    assert service["KillMode"] == "mixed", "the training would hear the stop twice"
 
 
 def test_the_kubernetes_cronjob_calls_the_one_command() -> None:
-    job: dict[str, Any] = yaml.safe_load((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())
+    job = _cronjob()
     assert job["kind"] == "CronJob"
-    assert job["spec"]["schedule"] == "0 3 * * 0"
-    [container] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert job["spec"]["schedule"] == "0 * * * *"
+    [container] = _pod(job)["containers"]
     assert " ".join(container["command"]).endswith(COMMAND)
+
+
+def test_a_service_of_the_same_name_cannot_set_our_variables() -> None:
+    """Kubernetes would add HINDSIGHT_PORT=tcp://... for a Service named hindsight."""
+    assert _pod(_cronjob())["enableServiceLinks"] is False
+
+
+def test_the_image_has_what_the_cronjob_runs_and_is_not_root() -> None:
+    lines = [line.split() for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line.strip()]
+    copied = [source for word, *rest in lines if word == "COPY" for source in rest[:-1]]
+    assert {"requirements.lock", "pyproject.toml", "scripts", "trainer", "data_bridge"} <= set(copied)
+    assert all((ROOT / source).exists() for source in copied)
+    assert ["USER", "hindsight"] in lines
+    [container] = _pod(_cronjob())["containers"]
+    assert ["WORKDIR", container["workingDir"]] in lines
+    assert container["volumeMounts"][0]["mountPath"] == f"{container['workingDir']}/.hindsight"
 
 
 def test_the_github_workflow_calls_the_one_command_and_names_only_known_variables() -> None:

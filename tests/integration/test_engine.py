@@ -173,6 +173,18 @@ async def test_a_model_without_a_chat_template_is_a_sentence(tiny: Path, tmp_pat
     await engine.close()
 
 
+async def test_messages_that_the_chat_template_refuses_are_their_callers_fault(tiny: Path, tmp_path: Path) -> None:
+    import shutil
+
+    strict = Path(shutil.copytree(tiny, tmp_path / "strict"))
+    (strict / "chat_template.jinja").write_text("{{ raise_exception('System role not supported') }}")
+    engine = Engine(strict)
+    with pytest.raises(BackendError, match="System role not supported") as caught:
+        await engine.model(None, "strict").chat(asking("Up?"))
+    assert isinstance(caught.value, ValueError)
+    await engine.close()
+
+
 @pytest.mark.parametrize(
     ("missing", "sentence"),
     [("config.json", "config.json is missing"), ("model.safetensors", "no weights"), ("tokenizer.json", "tokenizer")],

@@ -14,7 +14,16 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, InternalServerError, NotFoundError
+from openai import (
+    APIError,
+    APIStatusError,
+    AsyncOpenAI,
+    AuthenticationError,
+    BadRequestError,
+    InternalServerError,
+    NotFoundError,
+)
+from starlette.applications import Starlette
 
 from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
@@ -24,10 +33,13 @@ from trainer.backends.serving import Serving
 from trainer.inference.engine import Engine
 from trainer.promote import publish, roll_back
 from trainer.serving.app import make_app
-from trainer.serving.checkpoints import ServedCheckpoints
+from trainer.serving.checkpoints import OnText, ServedCheckpoints
+from trainer.types import Completion
 
 KEY = "serve-key-for-tests"
 ASK: list[Any] = [{"role": "user", "content": "$COIN 100.00\nNews: $COIN wins a record order"}]
+
+IMAGE: list[Any] = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}]
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +61,23 @@ def save_adapter(store: CheckpointStore, base: Path, step: int) -> Path:
 
 @asynccontextmanager
 async def served(tiny: Path, home: Path, **options: Any) -> AsyncIterator[str]:
-    """The app on a real socket; yields its base URL."""
-    import uvicorn
-
+    """The server on the tiny model; yields its base URL."""
     engine = Engine(tiny, threads=1)
     checkpoints = ServedCheckpoints(home, "hindsight", store_of(home, "hindsight"), engine.model)
+    try:
+        async with listening_for(make_app(checkpoints, key=options.pop("key", None), **options)) as url:
+            yield url
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def listening_for(app: Starlette) -> AsyncIterator[str]:
+    """``app`` on a real socket."""
+    import uvicorn
+
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    app = make_app(checkpoints, key=options.pop("key", None), **options)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
@@ -64,7 +85,6 @@ async def served(tiny: Path, home: Path, **options: Any) -> AsyncIterator[str]:
     finally:
         server.should_exit = True
         await serving
-        await engine.close()
 
 
 def client(url: str, key: str = "none") -> AsyncOpenAI:
@@ -213,6 +233,7 @@ async def test_a_wrong_key_is_401_and_health_needs_none(tiny: Path, tmp_path: Pa
         ({"max_tokens": 0}, BadRequestError),
         ({"messages": []}, BadRequestError),
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, BadRequestError),
+        ({"messages": IMAGE}, BadRequestError),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, BadRequestError),
         ({"top_p": 0.9}, BadRequestError),
         ({"logprobs": True, "top_logprobs": 2}, BadRequestError),
@@ -220,10 +241,11 @@ async def test_a_wrong_key_is_401_and_health_needs_none(tiny: Path, tmp_path: Pa
         ({"response_format": {"type": "json_object"}}, BadRequestError),
     ],
 )
+@pytest.mark.parametrize("stream", [False, True])
 async def test_a_malformed_request_is_an_openai_error(
-    tiny: Path, tmp_path: Path, change: dict[str, Any], kind: type[APIStatusError]
+    tiny: Path, tmp_path: Path, change: dict[str, Any], kind: type[APIStatusError], stream: bool
 ) -> None:
-    request: dict[str, Any] = {"model": "hindsight", "messages": ASK, "max_tokens": 4} | change
+    request: dict[str, Any] = {"model": "hindsight", "messages": ASK, "max_tokens": 4, "stream": stream} | change
     async with served(tiny, tmp_path) as url, client(url) as openai:
         with pytest.raises(kind) as caught:
             await openai.chat.completions.create(**request)
@@ -240,6 +262,37 @@ async def test_a_checkpoint_that_cannot_be_loaded_is_the_servers_fault(tiny: Pat
             await openai.chat.completions.create(model="hindsight@step1", messages=ASK, max_tokens=1)
         assert "error" in json.loads(caught.value.response.text)
         await openai.chat.completions.create(model="hindsight", messages=ASK, max_tokens=1)
+
+
+class BreaksOff:
+    """A model that fails as nobody foresaw, after its first word."""
+
+    name = "hindsight@step0"
+
+    async def chat(self, *_: Any, on_text: OnText | None = None, **__: Any) -> list[Completion]:
+        if on_text is not None:
+            on_text(0, "Buy")
+        await asyncio.sleep(0.05)
+        raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_fault_while_a_reply_is_written_is_an_openai_error_and_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    checkpoints = ServedCheckpoints(tmp_path, "hindsight", store_of(tmp_path, "hindsight"), lambda *_: BreaksOff())
+    async with listening_for(make_app(checkpoints, key=None)) as url, client(url) as openai:
+
+        async def ask() -> None:
+            answer: Any = await openai.chat.completions.create(model="hindsight", messages=ASK, stream=stream)
+            async for _ in answer:
+                pass
+
+        with pytest.raises(APIError, match="its log says why"):
+            await ask()
+    assert [(record.message, record.exc_info) for record in caplog.records if record.levelname == "ERROR"] == [
+        ("a request failed: RuntimeError: out of memory", None)
+    ]
 
 
 _scalar = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from jinja2 import TemplateError
 
 from data_bridge.errors import BackendError, HindsightError
 from trainer.inference.adapters import Adapters
@@ -26,7 +27,7 @@ _MOST_WAVES = 2
 """Waves of one adapter before they are joined: one that is large, and a small one that newcomers can join cheaply."""
 
 
-class PromptTooLong(BackendError, ValueError):
+class PromptRefused(BackendError, ValueError):
     """The request's fault, not the model's."""
 
 
@@ -130,9 +131,12 @@ class EngineLoop:
                 self._fail([*first.replies, *second.replies], error)
 
     def _replies(self, request: _Request) -> list[Reply]:
-        prompt = prompt_tokens(self._tokenizer, request.messages)
+        try:
+            prompt = prompt_tokens(self._tokenizer, request.messages)
+        except TemplateError as error:
+            raise PromptRefused(f"The model's chat template does not take these messages: {error}.") from error
         if len(prompt) + request.most_tokens > self._model.context:
-            raise PromptTooLong(
+            raise PromptRefused(
                 f"The prompt has {len(prompt)} tokens and the model's context is {self._model.context}: "
                 "shorten the prompt or --max-tokens."
             )

@@ -6,10 +6,10 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,6 +24,8 @@ from trainer.serving.wire import ChatCompletionRequest, Chunks, RequestError, pa
 from trainer.types import Completion
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LARGEST_BODY = 2 * 1024 * 1024
 
@@ -55,9 +57,11 @@ def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: i
         if load.now >= load.most:
             raise RequestError(429, "Too many requests are waiting; try again in a second.", kind="rate_limit_error")
         if asked.stream:
-            return StreamingResponse(_events(model, asked, load), media_type="text/event-stream")
+            events = _events(model, asked, load)
+            first = await _unless_gone(request, anext(events))
+            return StreamingResponse(_beginning_with(first, events), media_type="text/event-stream")
         with load.one_more():
-            return JSONResponse(response_of(asked, await _answer_unless_gone(request, model, asked)))
+            return JSONResponse(response_of(asked, await _unless_gone(request, _answer(model, asked, None))))
 
     async def models(request: Request) -> Response:
         _check_key(request, key)
@@ -86,7 +90,6 @@ def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: i
         ],
         exception_handlers={
             RequestError: _request_error,
-            HindsightError: _model_error,
             HTTPException: _http_error,
             Exception: _unexpected_error,
         },
@@ -95,22 +98,24 @@ def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: i
 
 
 async def _answer(model: StreamingModel, asked: ChatCompletionRequest, on_text: OnText | None) -> list[Completion]:
-    return await model.chat(
-        asked.chat(),
-        n=asked.n,
-        temperature=asked.temperature,
-        max_tokens=asked.token_limit,
-        stop=asked.stop,
-        seed=asked.seed,
-        on_text=on_text,
-    )
+    """The replies; whatever goes wrong is a RequestError."""
+    try:
+        return await model.chat(
+            asked.chat(),
+            n=asked.n,
+            temperature=asked.temperature,
+            max_tokens=asked.token_limit,
+            stop=asked.stop,
+            seed=asked.seed,
+            on_text=on_text,
+        )
+    except Exception as error:
+        raise _told(error) from None
 
 
-async def _answer_unless_gone(
-    request: Request, model: StreamingModel, asked: ChatCompletionRequest
-) -> list[Completion]:
-    """The replies; cancelled if the client hangs up, so that nobody computes for nobody."""
-    answering = asyncio.create_task(_answer(model, asked, None), name="chat completion")
+async def _unless_gone(request: Request, answer: Awaitable[T]) -> T:
+    """What ``answer`` gives; cancelled if the client hangs up, so that nobody computes for nobody."""
+    answering = asyncio.ensure_future(answer)
     leaving = asyncio.create_task(_gone(request), name="client watch")
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -130,27 +135,44 @@ async def _gone(request: Request) -> None:
 
 
 async def _events(model: StreamingModel, asked: ChatCompletionRequest, load: Load) -> AsyncIterator[str]:
-    """The reply as server-sent events while it is written. A client that hangs up cancels this, and the reply."""
+    """The reply as server-sent events while it is written. A client that hangs up cancels this, and the reply.
+
+    What goes wrong before there is anything to send is raised and becomes a status; later it is an event.
+    """
     chunks = Chunks(asked, model.name)
     grown: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
     answering = asyncio.create_task(
         _answer(model, asked, lambda index, text: grown.put_nowait((index, text))), name="streamed completion"
     )
     answering.add_done_callback(lambda _: grown.put_nowait(None))
+    has_begun = False
     try:
         with load.one_more():
+            growth = await grown.get()
+            if growth is None:
+                answering.result()
+            has_begun = True
             for chunk in chunks.opening():
                 yield _event(chunk)
-            while (growth := await grown.get()) is not None:
+            while growth is not None:
                 for chunk in chunks.growth(*growth):
                     yield _event(chunk)
+                growth = await grown.get()
             for chunk in chunks.ending(answering.result()):
                 yield _event(chunk)
-    except HindsightError as error:
+    except Exception as error:
+        if not has_begun:
+            raise
         yield _event(_told(error).body())
     finally:
         answering.cancel()
     yield "data: [DONE]\n\n"
+
+
+async def _beginning_with(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for event in rest:
+        yield event
 
 
 def _event(chunk: dict[str, Any]) -> str:
@@ -185,17 +207,15 @@ def _request_error(request: Request, error: Exception) -> Response:
     return JSONResponse(error.body(), status_code=error.status, headers=headers)
 
 
-def _model_error(request: Request, error: Exception) -> Response:
-    told = _told(error)
-    return JSONResponse(told.body(), status_code=told.status)
-
-
 def _told(error: Exception) -> RequestError:
-    """The model could not answer this request: too long a prompt is the client's to mend, the rest is ours."""
-    if isinstance(error, ValueError):
+    """What the client is told: a request that the model cannot take is the client's to mend, the rest is ours."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, HindsightError) and isinstance(error, ValueError):
         return RequestError(400, redact(str(error)))
-    logger.error("a request failed: %s", redact(str(error)))
-    return RequestError(500, redact(str(error)), kind="server_error")
+    logger.error("a request failed: %s: %s", type(error).__name__, redact(str(error)))
+    known = redact(str(error)) if isinstance(error, HindsightError) else None
+    return RequestError(500, known or "The server failed on this request; its log says why.", kind="server_error")
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -204,6 +224,4 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _unexpected_error(request: Request, error: Exception) -> Response:
-    logger.error("a request failed: %s: %s", type(error).__name__, redact(str(error)))
-    body = RequestError(500, "The server failed on this request; its log says why.", kind="server_error").body()
-    return JSONResponse(body, status_code=500)
+    return _request_error(request, _told(error))

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from data_bridge.chat_format import text_of
 from data_bridge.models import ChatMessage
 from trainer.types import Completion
 
@@ -38,6 +39,14 @@ class _Message(BaseModel):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _only_text(self) -> _Message:
+        text_of(self.chat())
+        return self
+
+    def chat(self) -> ChatMessage:
+        return ChatMessage(**self.model_dump())
 
 
 class ChatCompletionRequest(BaseModel):
@@ -113,7 +122,7 @@ class ChatCompletionRequest(BaseModel):
         return bool(self.stream_options and self.stream_options.get("include_usage"))
 
     def chat(self) -> list[ChatMessage]:
-        return [ChatMessage(**message.model_dump()) for message in self.messages]
+        return [message.chat() for message in self.messages]
 
 
 def parse_request(body: bytes) -> ChatCompletionRequest:

@@ -358,7 +358,9 @@ class AddressSettings(Section):
 class PromotionSettings(AddressSettings):
     """Promotion."""
 
-    canary: float | None = setting(None, "Promote to this share of the agents first.", gt=0, lt=1)
+    canary: float | None = setting(
+        None, "Promote to this share of the agents first; they say who they are as `user` of a request.", gt=0, lt=1
+    )
 
 
 class RunSettings(Section):

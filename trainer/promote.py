@@ -66,6 +66,7 @@ async def publish(
     """
     async with one_promotion_at_a_time(database) as connection:
         _check_files(checkpoint)
+        check_canary(checkpoint.backend, canary)
         if evaluation is not None and not forced:
             await _check_incumbent(connection, evaluation)
         if canary is None:
@@ -271,6 +272,15 @@ def _check_files(checkpoint: Checkpoint) -> None:
 
 
 # The canary's agents
+
+
+def check_canary(backend: str, share: float | None) -> None:
+    """ConfigurationError if nobody could give a share of the agents something else than the rest."""
+    if share is not None and backend != "cpu":
+        raise ConfigurationError(
+            "--canary needs `serve.py`, which tells agents apart and serves CPU checkpoints; an endpoint of the "
+            f"{backend} backend gives every agent the same: promote without --canary."
+        )
 
 
 async def _mark_agents(connection: Connection, promotion: Promotion, share: float) -> Promotion:

@@ -42,6 +42,11 @@ async def _publish(database: Database, home: Path, checkpoint: Checkpoint, **mor
     return await publish(database, home, checkpoint, _at(checkpoint), reason="better", **more)
 
 
+async def _on_this_host(database: Database, home: Path, step: int) -> Checkpoint:
+    """A checkpoint that ``serve.py`` can give to some agents and not to others."""
+    return await insert_checkpoint(database, step, backend="cpu", location=home)
+
+
 async def _models(database: Database) -> dict[str, str]:
     rows = await database.pool.fetch('SELECT "modelId", status FROM "trained_models" ORDER BY 1')
     return {row["modelId"]: row["status"] for row in rows}
@@ -144,7 +149,7 @@ async def test_death_before_any_statement_leaves_exactly_one_deployed_model(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, second = await insert_checkpoint(database, 1), await insert_checkpoint(database, 2)
+    first, second = [await _on_this_host(database, tmp_path, step) for step in (1, 2)]
     await insert_window(database.pool, agents=4)
     await _publish(database, tmp_path, first)
     if what in ("finish", "rollback"):
@@ -336,7 +341,7 @@ def _step_for(pointer: Pointer, agent_id: str | None) -> int:
 
 
 async def test_a_canary_marks_its_agents_and_everybody_else_stays(database: Database, tmp_path: Path) -> None:
-    first, second = await insert_checkpoint(database, 1), await insert_checkpoint(database, 2)
+    first, second = [await _on_this_host(database, tmp_path, step) for step in (1, 2)]
     await insert_window(database.pool, agents=10)
     await _publish(database, tmp_path, first)
     trial = await _publish(database, tmp_path, second, canary=0.2)
@@ -359,7 +364,7 @@ async def test_a_canary_marks_its_agents_and_everybody_else_stays(database: Data
 
 
 async def test_a_new_promotion_ends_a_canary(database: Database, tmp_path: Path) -> None:
-    points = [await insert_checkpoint(database, step) for step in (1, 2, 3)]
+    points = [await _on_this_host(database, tmp_path, step) for step in (1, 2, 3)]
     await insert_window(database.pool, agents=3)
     await _publish(database, tmp_path, points[0])
     await _publish(database, tmp_path, points[1], canary=0.5)
@@ -373,7 +378,7 @@ async def test_a_new_promotion_ends_a_canary(database: Database, tmp_path: Path)
 
 
 async def test_a_new_canary_takes_the_place_of_the_last_one(database: Database, tmp_path: Path) -> None:
-    points = [await insert_checkpoint(database, step) for step in (1, 2, 3)]
+    points = [await _on_this_host(database, tmp_path, step) for step in (1, 2, 3)]
     await insert_window(database.pool, agents=3)
     await _publish(database, tmp_path, points[0])
     await _publish(database, tmp_path, points[1], canary=0.5)
@@ -381,8 +386,17 @@ async def test_a_new_canary_takes_the_place_of_the_last_one(database: Database, 
     assert list((await _models(database)).values()) == ["deployed", "archived", "canary"]
 
 
+async def test_a_canary_that_no_server_could_route_is_refused(database: Database, tmp_path: Path) -> None:
+    await insert_window(database.pool, agents=3)
+    with pytest.raises(
+        ConfigurationError, match=r"serverless backend gives every agent the same: promote without --can"
+    ):
+        await _publish(database, tmp_path, await insert_checkpoint(database, 1), canary=0.5)
+    assert await _models(database) == {}
+
+
 async def test_a_canary_without_agents_is_refused(database: Database, tmp_path: Path) -> None:
-    point = await insert_checkpoint(database, 1)
+    point = await _on_this_host(database, tmp_path, 1)
     with pytest.raises(NotEnoughData, match="at least two agents"):
         await _publish(database, tmp_path, point, canary=0.5)
     assert await _models(database) == {}

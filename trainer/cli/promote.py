@@ -24,7 +24,8 @@ _EPILOG = f"""examples:
   promote.py --rollback 2                          any earlier checkpoint; 0 is the base model
 
 {EXIT_CODES}
-5 is also an undecided comparison, and a canary that was rolled back or has to wait. The evidence is kept."""
+5 is also an undecided comparison, and a canary that was rolled back or has to wait. The evidence is kept.
+A canary is for agents that `serve.py` answers and that send their agent id as OpenAI's `user` with each request."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -46,10 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def work(settings: TrainSettings) -> int:
     from trainer.backends.choose import choose_backend
     from trainer.judge.open import describe, identity_of
+    from trainer.promote import check_canary
     from trainer.run.live_view import open_view
 
     _check_settings(settings)
     choice = choose_backend(settings)
+    check_canary(choice.name, settings.canary)
     view = open_view(quiet=settings.json_output)
     try:
         async with database_of(settings, migrate=not settings.dry_run) as database:

@@ -100,6 +100,32 @@ def _studentised_quantiles(values: Floats, mean: float, error: float, seed: int,
     return float(low), float(high)
 
 
+_SHARPEST_AROUND = 20.0
+"""Where a lasting interval is tightest compared with a plain one: at about nine times this, a week of windows."""
+
+
+def lasting_interval(per_window: ArrayLike) -> Interval:
+    """The mean over windows, with an interval that holds at every look at once, however often somebody looks.
+
+    Robbins' normal mixture: in 95 % of all histories the true mean lies inside from the first look to the last. A
+    plain interval is right 95 % of the time at one look; who looks every hour until it says what he hoped for is
+    wrong far more often. The price is that it is half as wide again.
+    """
+    values = np.asarray(per_window, dtype=np.float64)
+    count = int(values.size)
+    mean = float(values.mean())
+    if count < FEWEST_WINDOWS:
+        return Interval(mean=mean, low=None, high=None, windows=count)
+    half = float(values.std(ddof=1)) * lasting_half_width(count)
+    return Interval(mean=mean, low=mean - half, high=mean + half, windows=count)
+
+
+def lasting_half_width(windows: int) -> float:
+    """Of a lasting interval, in standard deviations of a window."""
+    spread = windows + _SHARPEST_AROUND
+    return math.sqrt(spread * math.log(spread / (_SHARPEST_AROUND * (1 - CONFIDENCE) ** 2))) / windows
+
+
 def student_quantile(probability: float, degrees: int) -> float:
     """Student's t by its expansion around the normal; good to 0.003 from five degrees of freedom on."""
     z = _EVEN.inv_cdf(probability)

@@ -188,7 +188,7 @@ async def settle_canary(database: Database, home: Path, model: str, *, now: date
     trial = await running_canary(database, model)
     if trial is None:
         return None
-    decision = decide_canary(*await windows_since(database, trial, now))
+    decision = decide_canary(await windows_since(database, trial, now))
     if decision.ruling is CanaryRuling.FINISH:
         await finish_canary(database, home, model, outcome=decision.reason)
     elif decision.ruling is CanaryRuling.ROLL_BACK:

@@ -90,7 +90,7 @@ def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError as error:
-        raise ConfigurationError(f"--command: {command!r} cannot be read as a shell would ({error}).") from None
+        raise ConfigurationError(f"--command: write it as for a shell ({error}).") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ async def test_own_windows_are_examined_besides_the_simulated_ones(
     assert "skill (own windows)" not in names
     assert code in (0, 4)
     kept = await database.pool.fetchrow("SELECT material, groups FROM hindsight.certificates")
+    assert kept is not None
     assert tuple(kept) == ("simulated and windows", 12)
 
 

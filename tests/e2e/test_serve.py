@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,25 +12,37 @@ from pathlib import Path
 import httpx
 import pytest
 
+from data_bridge.database import Database
+from tests.builders_promotion import insert_checkpoint
 from tests.tiny_model import shared_tiny_model
+from trainer.backends.serving import Serving
+from trainer.promote import publish
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "serve.py"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_answers_and_ends_with_0_when_it_is_asked_to_stop(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, number: signal.Signals
-) -> None:
+@pytest.fixture
+def flags(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     tiny = shared_tiny_model(tmp_path_factory)
-    flags = ["--home", str(tmp_path), "--base-model", str(tiny), "--port", "0", "--threads", "1"]
-    with subprocess.Popen(
+    return ["--home", str(tmp_path), "--base-model", str(tiny), "--port", "0", "--threads", "1"]
+
+
+def started(flags: list[str], tmp_path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, str(SCRIPT), *flags],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    ) as server:
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_answers_and_ends_with_0_when_it_is_asked_to_stop(
+    tmp_path: Path, flags: list[str], number: signal.Signals
+) -> None:
+    with started(flags, tmp_path) as server:
         try:
             assert server.stdout is not None
             line = server.stdout.readline()
@@ -43,3 +56,17 @@ def test_it_answers_and_ends_with_0_when_it_is_asked_to_stop(
         finally:
             server.kill()
     assert (server.returncode, rest) == (0, "")
+
+
+async def test_with_a_database_it_starts_with_what_the_ledger_says(
+    database: Database, database_url: str, tmp_path: Path, flags: list[str]
+) -> None:
+    point = await insert_checkpoint(database, 1)
+    await publish(database, tmp_path / "another home", point, Serving("url", point.name), reason="better")
+    with started([*flags, "--database-url", database_url], tmp_path) as server:
+        try:
+            assert server.stdout is not None
+            line = await asyncio.to_thread(server.stdout.readline)
+        finally:
+            server.kill()
+    assert line.startswith("Serving hindsight@step1")

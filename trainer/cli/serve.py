@@ -7,7 +7,7 @@ import ipaddress
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
@@ -42,12 +42,21 @@ async def _work(settings: ServeSettings) -> int:
     from trainer.inference.open import open_engine
     from trainer.serving.checkpoints import ServedCheckpoints
 
-    async with open_engine(settings) as engine:
+    async with open_engine(settings) as engine, _promotions_followed(settings):
         stored = store_of(settings.home, settings.model)
         checkpoints = ServedCheckpoints(settings.home, settings.model, stored, engine.model)
         checkpoints.refresh()
         await _serve(settings, checkpoints, listening, key)
     return 0
+
+
+def _promotions_followed(settings: ServeSettings) -> AbstractAsyncContextManager[None]:
+    """Those in the ledger where a database is named; otherwise only the file's, which needs no Postgres to run."""
+    from trainer.serving.follow_ledger import following_ledger
+
+    if settings.database_url is None:
+        return nullcontext()
+    return following_ledger(settings.database_url.get_secret_value(), settings.home, settings.model)
 
 
 async def _serve(

@@ -76,6 +76,13 @@ class ScheduleSettings(CommonSettings, DatabaseSettings, ReadinessSettings):
 class ServeSettings(CommonSettings, ModelSettings):
     """Server."""
 
+    database_url: SecretStr | None = setting(
+        None,
+        "The game's Postgres, whose promotions are followed. Unset: those made under the same --home are.",
+        env="DATABASE_URL",
+        flag="--database-url",
+        metavar="URL",
+    )
     host: str = setting("127.0.0.1", "Address to listen on; any but loopback needs HINDSIGHT_SERVE_KEY.")
     port: int = setting(8808, "Port to listen on.", ge=0, le=65535)
     serve_key: SecretStr | None = setting(None, "Key that clients must send as their API key.")

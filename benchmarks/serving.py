@@ -31,7 +31,7 @@ async def measure(home: Path, clients: int, tokens: int, *, at_once: bool) -> fl
     from trainer.serving.checkpoints import ServedCheckpoints
 
     engine = Engine(model_directory(EMBEDDED, home))
-    checkpoints = ServedCheckpoints(home, "hindsight", store_of(home, "hindsight"), engine.model)
+    checkpoints = ServedCheckpoints(home, "hindsight", store_of(home, "hindsight"), engine.model, base_model=EMBEDDED)
     with contextlib.closing(socket.socket()) as listening:
         listening.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(make_app(checkpoints, key=None), log_level="error"))

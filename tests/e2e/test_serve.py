@@ -15,6 +15,7 @@ import pytest
 from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
 from tests.tiny_model import shared_tiny_model
+from trainer.backends.cpu_checkpoint import StoredStep, store_of
 from trainer.backends.serving import Serving
 from trainer.promote import publish
 
@@ -70,3 +71,17 @@ async def test_with_a_database_it_starts_with_what_the_ledger_says(
         finally:
             server.kill()
     assert line.startswith("Serving hindsight@step1")
+
+
+async def test_it_does_not_start_on_another_base_model_than_the_promoted_checkpoints(
+    database: Database, tmp_path: Path, flags: list[str]
+) -> None:
+    location = store_of(tmp_path, "hindsight").save(
+        StoredStep(1, "batch-1", 1, "another-base"), lambda path: (path / "adapter_config.json").touch()
+    )
+    point = await insert_checkpoint(database, 1, backend="cpu", location=location)
+    await publish(database, tmp_path, point, Serving("url", point.name), reason="better")
+    with started(flags, tmp_path) as server:
+        told, _ = await asyncio.to_thread(server.communicate, timeout=60)
+    assert server.returncode == 2
+    assert told.startswith("error: hindsight@step1 was trained on another-base and cannot run on ")

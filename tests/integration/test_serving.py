@@ -63,7 +63,7 @@ def save_adapter(store: CheckpointStore, base: Path, step: int) -> Path:
 async def served(tiny: Path, home: Path, **options: Any) -> AsyncIterator[str]:
     """The server on the tiny model; yields its base URL."""
     engine = Engine(tiny, threads=1)
-    checkpoints = ServedCheckpoints(home, "hindsight", store_of(home, "hindsight"), engine.model)
+    checkpoints = ServedCheckpoints(home, "hindsight", store_of(home, "hindsight"), engine.model, base_model=str(tiny))
     try:
         async with listening_for(make_app(checkpoints, key=options.pop("key", None), **options)) as url:
             yield url
@@ -264,6 +264,17 @@ async def test_a_checkpoint_that_cannot_be_loaded_is_the_servers_fault(tiny: Pat
         await openai.chat.completions.create(model="hindsight", messages=ASK, max_tokens=1)
 
 
+async def test_a_checkpoint_of_another_base_model_is_not_served_on_this_one(tiny: Path, tmp_path: Path) -> None:
+    other = tiny_model_directory(tmp_path / "other", seed=1)
+    save_adapter(store_of(tmp_path, "hindsight"), other, 1)
+    save_adapter(store_of(tmp_path, "hindsight"), tiny, 2)
+    async with served(tiny, tmp_path) as url, client(url) as openai:
+        with pytest.raises(NotFoundError) as caught:
+            await openai.chat.completions.create(model="hindsight@step1", messages=ASK, max_tokens=1)
+        assert f"was trained on {other} and cannot run on {tiny}" in str(caught.value)
+        await openai.chat.completions.create(model="hindsight@step2", messages=ASK, max_tokens=1)
+
+
 class BreaksOff:
     """A model that fails as nobody foresaw, after its first word."""
 
@@ -280,7 +291,8 @@ class BreaksOff:
 async def test_a_fault_while_a_reply_is_written_is_an_openai_error_and_one_line_of_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
-    checkpoints = ServedCheckpoints(tmp_path, "hindsight", store_of(tmp_path, "hindsight"), lambda *_: BreaksOff())
+    stored = store_of(tmp_path, "hindsight")
+    checkpoints = ServedCheckpoints(tmp_path, "hindsight", stored, lambda *_: BreaksOff(), base_model="base")
     async with listening_for(make_app(checkpoints, key=None)) as url, client(url) as openai:
 
         async def ask() -> None:

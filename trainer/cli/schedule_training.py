@@ -20,7 +20,7 @@ from data_bridge.errors import ConfigurationError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.cli.settings import ScheduleSettings
-from trainer.config import OutputSettings, TrainSettings
+from trainer.config import TrainSettings
 from trainer.scheduling.hand_on import variables_for
 from trainer.scheduling.heartbeat import AWAY, beating
 from trainer.scheduling.left_run import has_left_run
@@ -49,14 +49,10 @@ _NOT_READY = 3
 _LOST_CLAIM = 4
 
 
-class _Settings(ScheduleSettings, OutputSettings):
-    """The schedule's, and ``--json`` for the summary of each period."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     return run_command(
         _work,
-        _Settings,
+        ScheduleSettings,
         argv,
         prog="schedule_training.py",
         description="Trains every scheduled period exactly once, on however many hosts this command runs.",
@@ -65,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-async def _work(settings: _Settings) -> int:
+async def _work(settings: ScheduleSettings) -> int:
     _check(settings)
     async with database_of(settings, migrate=True) as database:
         periods = Periods(database, settings.job, attempts=settings.period_attempts, retry_after=settings.retry_after)
@@ -73,7 +69,7 @@ async def _work(settings: _Settings) -> int:
         return await (scheduler.run_once() if settings.once else scheduler.run_for_ever())
 
 
-def _check(settings: _Settings) -> None:
+def _check(settings: ScheduleSettings) -> None:
     """What would otherwise be found out when the first period is due."""
     check_cron(settings.cron)
     if settings.command is not None:
@@ -97,7 +93,7 @@ def _words(command: str) -> list[str]:
 class _Scheduler:
     """One host's part in a schedule."""
 
-    settings: _Settings
+    settings: ScheduleSettings
     database: Database
     periods: Periods
     stop: asyncio.Event = field(default_factory=asyncio.Event)

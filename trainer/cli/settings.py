@@ -55,7 +55,7 @@ def all_variables() -> frozenset[str]:
     return frozenset(names)
 
 
-class ScheduleSettings(CommonSettings, DatabaseSettings, ReadinessSettings):
+class ScheduleSettings(CommonSettings, OutputSettings, DatabaseSettings, ReadinessSettings):
     """Schedule: every other setting of the training reads its variable, from the environment or .env."""
 
     cron: str = setting("0 3 * * 0", "When to train, as a cron expression in UTC.", metavar="EXPRESSION")

@@ -13,8 +13,8 @@ import gzip
 import os
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -145,9 +145,10 @@ async def export_traces(
     NotEnoughData if there are none. The file appears only when it is complete.
     """
     trajectories, outcomes, windows = 0, 0, set[str]()
-    async with database.pool.acquire() as connection:
+    # The lines are closed before the connection is given back, also when one cannot be written.
+    async with database.pool.acquire() as connection, aclosing(_lines(connection, first, end)) as lines:
         with _written(path) as write:
-            async for line, window, number in _lines(connection, first, end):
+            async for line, window, number in lines:
                 write(line)
                 trajectories += 1
                 outcomes += number if window not in windows else 0
@@ -198,7 +199,9 @@ async def _import(connection: Connection, path: Path, batch: Sequence[_Line], *,
     return sum([await _import(connection, path, half, add_agents=add_agents) for half in halves])
 
 
-async def _lines(connection: Connection, first: datetime, end: datetime) -> AsyncIterator[tuple[bytes, str, int]]:
+async def _lines(
+    connection: Connection, first: datetime, end: datetime
+) -> AsyncGenerator[tuple[bytes, str, int], None]:
     """Each trajectory as a line, its window, and the number of its outcomes; one snapshot of the database."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         may_name = await connection.fetchval("""SELECT has_table_privilege('"User"', 'SELECT')""")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from data_bridge.database import Database
@@ -54,17 +55,12 @@ async def from_windows(
     """The first groups that the user's own windows give."""
     reader = WindowReader(database, rules)
     found: list[Group] = []
-    async for group in _groups(reader, rules, settings, seed):
-        found.append(group)
-        if len(found) == groups:
-            break
-    return Material("windows", tuple(found), {})
-
-
-async def _groups(reader: WindowReader, rules: Rules, settings: GroupingSettings, seed: int) -> AsyncIterator[Group]:
-    async for window in reader.stream(await reader.discover()):
-        for group in form_groups(check(window, rules), settings, seed).groups:
-            yield group
+    async with aclosing(reader.stream(await reader.discover())) as windows:
+        async for window in windows:
+            found += form_groups(check(window, rules), settings, seed).groups
+            if len(found) >= groups:
+                break
+    return Material("windows", tuple(found[:groups]), {})
 
 
 def _group(played: PlayedHour) -> Group:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from data_bridge.errors import ConfigurationError
+from trainer.inference.embedded_model import check_base
 from trainer.inference.endpoint import EndpointModel
 from trainer.types import ChatModel, Checkpoint
 
@@ -66,7 +67,9 @@ async def open_chat_model(
             yield remote
         finally:
             await remote.close()
-    elif engine is not None:
+        return
+    check_base(checkpoint.name, checkpoint.base_model, settings.base_model)
+    if engine is not None:
         yield engine.model(adapter_of(checkpoint), checkpoint.name)
     else:
         async with open_engine(settings) as own:

@@ -21,7 +21,7 @@ _HEAD = """\
 def example() -> str:
     """Every variable once, under the section that it was first seen in, with its help and its default."""
     defaults = _defaults_by_variable()
-    seen, text = set[str](), _HEAD
+    seen, entries = set[str](), defaultdict[str, str](str)
     for section in _sections():
         fresh = [
             (variable, section.model_fields[name])
@@ -30,9 +30,8 @@ def example() -> str:
         ]
         seen |= {variable for variable, _ in fresh}
         if fresh:
-            entries = "".join(_entry(variable, field, defaults[variable]) for variable, field in fresh)
-            text += f"\n## {title_of(section)}\n{entries}"
-    return text
+            entries[title_of(section)] += "".join(_entry(name, field, defaults[name]) for name, field in fresh)
+    return _HEAD + "".join(f"\n## {title}\n{told}" for title, told in entries.items())
 
 
 def _sections() -> Iterator[type[Section]]:

@@ -56,7 +56,7 @@ class DatabaseSettings(Section):
 
 
 class MomentSettings(Section):
-    """Moment: what counts as now."""
+    """Windows: which hours, and which rows of them, are used."""
 
     until: str | None = setting(None, "Read as if it were this UTC moment (ISO 8601), for repeating a run.")
 
@@ -71,7 +71,7 @@ class MomentSettings(Section):
 
 
 class HeldOutSettings(Section):
-    """Held-out windows."""
+    """Windows: which hours, and which rows of them, are used."""
 
     held_out_share: float = setting(
         0.1, "Share of windows kept for evaluation, chosen by a hash of the id; never change it later.", ge=0, lt=1
@@ -89,7 +89,7 @@ class WindowSettings(MomentSettings, HeldOutSettings):
 
 
 class EnoughSettings(Section):
-    """Enough to train on."""
+    """Windows: which hours, and which rows of them, are used."""
 
     min_windows: int = setting(3, "Fewest usable windows that are worth a training run.", ge=1)
 
@@ -113,7 +113,7 @@ class GroupingSettings(Section):
 
 
 class DropoutSettings(Section):
-    """Dropout."""
+    """Groups."""
 
     target_trajectories: int = setting(1000, "Dropout thins a run towards this many trajectories.", ge=1)
     max_dropout: float = setting(0.3, "Largest share that automatic dropout may leave out.", ge=0, lt=1)
@@ -121,7 +121,7 @@ class DropoutSettings(Section):
 
 
 class SelectionSettings(Section):
-    """Signal: what is left out after judging."""
+    """Groups."""
 
     select: str | None = setting(
         None,
@@ -157,7 +157,7 @@ class JudgePriceSettings(Section):
 
 
 class JudgeOrderSettings(Section):
-    """Orders of judging."""
+    """Judge."""
 
     judge_orders: int = setting(2, "In how many different orders each group is judged.", ge=1, le=8)
 
@@ -167,7 +167,7 @@ class JudgeCostSettings(JudgePriceSettings, JudgeOrderSettings):
 
 
 class JudgeCallSettings(Section):
-    """Calls of the judge."""
+    """Judge."""
 
     judge_base_url: str | None = setting(None, "The judge's endpoint; unset means OpenAI's.", env="JUDGE_BASE_URL")
     judge_api_key: SecretStr | None = setting(
@@ -189,7 +189,7 @@ class JudgeSettings(JudgeCostSettings, JudgeCallSettings):
 
 
 class JudgeFailureSettings(Section):
-    """Failures of the judge."""
+    """Judge."""
 
     max_judge_failures: float = setting(
         0.2, "Largest share of groups that may fail before the run stops with exit 4.", ge=0, le=1
@@ -207,7 +207,7 @@ class ModelNameSettings(Section):
 
 
 class BaseModelSettings(Section):
-    """Base model."""
+    """Model."""
 
     base_model: str = setting(
         "smollm2-135m-instruct",
@@ -222,7 +222,7 @@ class ModelSettings(ModelNameSettings, BaseModelSettings):
 
 
 class WandbSettings(Section):
-    """W&B."""
+    """Backend and run tracking."""
 
     wandb_api_key: SecretStr | None = setting(
         None, "Key for W&B Serverless RL and for run tracking.", env="WANDB_API_KEY"
@@ -347,7 +347,7 @@ class GateSettings(Section):
 
 
 class AddressSettings(Section):
-    """Where agents reach a checkpoint."""
+    """Promotion."""
 
     serve_url: str = setting("http://127.0.0.1:8808/v1", "Base URL that is published for CPU checkpoints.")
     wandb_base_url: str | None = setting(

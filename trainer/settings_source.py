@@ -235,11 +235,15 @@ def _parser(cls: type[Section], prog: str, description: str, epilog: str) -> _Pa
         if not _has_flag(field)
     }
     placed: set[str] = set()
+    groups: dict[str, argparse._ArgumentGroup] = {}
     for section in cls.__mro__:
         own = inspect.get_annotations(section)
         if not issubclass(section, Section) or section is Section or not own:
             continue
-        group = parser.add_argument_group(title_of(section))
+        title = title_of(section)
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        group = groups[title]
         for name in own:
             if name not in placed:  # a section that overrides another's default shows the setting once, as its own
                 placed.add(name)
@@ -253,15 +257,14 @@ def _positionals(cls: type[Section]) -> list[str]:
 
 
 def title_of(section: type[Section]) -> str:
-    """What the section is called in ``--help``."""
+    """What the section is called in ``--help``; those of one name stand together there."""
     return (section.__doc__ or section.__name__).strip().splitlines()[0].rstrip(".")
 
 
 def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
     if not _has_flag(field):
-        group.description = (
-            group.description or ""
-        ) + f"{variable_of(name, field)} (variable only): {field.description} "
+        told = f"{variable_of(name, field)} (variable only): {field.description}"
+        group.description = f"{group.description}\n{told}" if group.description else told
         return
     text = field.description or ""
     options: dict[str, Any] = {"default": argparse.SUPPRESS}

@@ -90,17 +90,19 @@ async def test_one_group_without_a_verdict_loses_nothing_that_was_paid_for(datab
     assert await database.pool.fetchval("SELECT count(*) FROM hindsight.judge_calls WHERE result = 'failed'") == 0
 
 
-async def test_own_windows_are_examined_besides_the_simulated_ones(
-    database: Database,
-    database_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """What a judge says of planted skill is part of every certificate: own windows alone cannot pass it."""
+@pytest.fixture
+def configured(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands find the database and the judge's key in their environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("JUDGE_API_KEY", API_KEY)
+
+
+@pytest.mark.usefixtures("configured")
+async def test_own_windows_are_examined_besides_the_simulated_ones(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a judge says of planted skill is part of every certificate: own windows alone cannot pass it."""
     played = ["--windows", "6", "--agents", "6", "--seed", "3"]
     assert await asyncio.to_thread(spawn_test_agents.main, played) == 0
     capsys.readouterr()
@@ -143,17 +145,10 @@ async def test_a_certificate_is_found_for_exactly_its_judge_and_rubric(database:
     assert await find(database, other) is None
 
 
+@pytest.mark.usefixtures("configured")
 async def test_the_command_keeps_the_certificate_that_training_asks_for(
-    database: Database,
-    database_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    database: Database, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.setenv("JUDGE_API_KEY", API_KEY)
-
     async def run(command: Command, server: JudgeServer, model: str, *flags: str) -> tuple[int, str, str]:
         named = ["--judge-model", model, "--judge-base-url", server.base_url, *flags]
         code = await asyncio.to_thread(command, named)

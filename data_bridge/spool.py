@@ -194,7 +194,7 @@ def _claim(path: Path) -> _Segment | None:
     """The segment at ``path`` if no living process owns it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # finished meanwhile, or another user's
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

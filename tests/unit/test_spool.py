@@ -67,6 +67,16 @@ async def test_a_segment_of_a_living_process_is_left_alone(tmp_path: Path) -> No
     await other.close()
 
 
+async def test_a_segment_of_another_user_is_left_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1-theirs.spool").write_bytes(b"")
+
+    def not_ours(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.open", not_ours)
+    assert Spool(tmp_path).adopt() == 0
+
+
 @pytest.mark.parametrize("cut", [1, 4, 9, 12])
 async def test_a_torn_tail_is_left_out(tmp_path: Path, cut: int) -> None:
     spool = Spool(tmp_path)

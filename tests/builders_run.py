@@ -58,6 +58,8 @@ class World:
         async with self.session(settings, backend) as session:
             if stop_after is not None:
                 backend.on_step = lambda step: session.stop.set() if step >= stop_after else None
+            if stop_after == 0:
+                session.stop.set()
             plan = await plan_log(settings, self.database, self.ledger)
             run, _ = await train_on_log(session, plan, then or _not_evaluated)
             return run

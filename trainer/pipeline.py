@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,9 +77,9 @@ class Pipeline:
         try:
             async with asyncio.TaskGroup() as tasks:
                 upstream = [
-                    tasks.create_task(_handing_on(self._read(windows, refs, groups), groups), name="read"),
-                    tasks.create_task(_handing_on(self._judge(groups, judging), judging), name="judge"),
-                    tasks.create_task(_handing_on(self._batch(judging, batches), batches), name="batch"),
+                    tasks.create_task(_handing_on(groups, self._read, windows, refs, groups), name="read"),
+                    tasks.create_task(_handing_on(judging, self._judge, groups, judging), name="judge"),
+                    tasks.create_task(_handing_on(batches, self._batch, judging, batches), name="batch"),
                 ]
                 watch = tasks.create_task(self._watch_lock(), name="watch the lock")
                 await self._train(batches)
@@ -132,13 +132,13 @@ class Pipeline:
                 waiting.clear()
         if waiting:
             await batches.put(tuple(waiting))
-        self.verdicts.check_failures(final=True)
+        self.verdicts.check_failures()
 
     async def _train(self, batches: Flow) -> None:
         """Steps until the batches end, enough steps are done, or a stop is asked for."""
         prepared: Flow = asyncio.Queue(_BATCHES_AHEAD)
         async with asyncio.TaskGroup() as tasks:
-            ahead = tasks.create_task(_handing_on(self._prepare(batches, prepared), prepared), name="prepare")
+            ahead = tasks.create_task(_handing_on(prepared, self._prepare, batches, prepared), name="prepare")
             while not self.stop.is_set() and not self.trainer.has_enough_steps:
                 batch = await self._unless_stopped(_take(prepared))
                 if batch is None:
@@ -197,10 +197,13 @@ class _Verdicts:
         await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _handing_on(stage: Coroutine[Any, Any, None], flow: Flow) -> None:
-    """Run a stage; what it ends with, well or not, is the last item of its flow."""
+async def _handing_on(flow: Flow, stage: Callable[..., Awaitable[None]], *given: Any) -> None:
+    """Run a stage; what it ends with, well or not, is the last item of its flow.
+
+    The stage is called here and not by who starts this: one that is cancelled before its turn was never begun.
+    """
     try:
-        await stage
+        await stage(*given)
         await flow.put(None)
     except HindsightError as error:
         await flow.put(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,18 @@ async def test_a_step_that_was_made_but_not_recorded_is_settled_not_repeated(
     steps = await world.database.pool.fetch("SELECT step FROM hindsight.checkpoints ORDER BY step")
     assert [row["step"] for row in steps] == [1, 2, 3]
     assert await world.database.pool.fetchval("SELECT count(*) FROM hindsight.runs") == 1
+
+
+async def test_a_stop_in_the_first_moment_leaves_nothing_begun(
+    world: World, rows: set[str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Python warned of coroutines that were handed to stages which never had their turn."""
+    backend = FakeBackend(tmp_path)
+    with pytest.raises(Interrupted):
+        await world.train(backend, stop_after=0)
+    gc.collect()
+    assert backend.trained == []
+    assert [str(one.message) for one in recwarn if "never awaited" in str(one.message)] == []
 
 
 async def test_a_stop_finishes_the_step_and_the_next_start_goes_on(

@@ -52,14 +52,6 @@ async def latest_evaluation(
     return None if text is None else from_json(text)
 
 
-async def evaluations_of_run(database: Database, run_id: str) -> list[Evaluation]:
-    """All evaluations of a run, in order."""
-    rows = await database.pool.fetch(
-        "SELECT report::text FROM hindsight.evaluations WHERE run_id = $1 ORDER BY created_at", run_id
-    )
-    return [from_json(row["report"]) for row in rows]
-
-
 async def trained_among(database: Database, models: Collection[str], window_ids: Sequence[str]) -> set[str]:
     """Which of these windows a batch of any of ``models`` holds."""
     rows = await database.pool.fetch(

@@ -60,7 +60,7 @@ class VerdictStage:
         await self._ledger.window_judged(self._run_id, window_id, has_signal=window_id in self._with_signal)
         self._with_signal.discard(window_id)
 
-    def check_failures(self, *, final: bool = False) -> None:
+    def check_failures(self) -> None:
         """JudgeError if more groups failed than ``--max-judge-failures`` allows, or all of the first ones did."""
         failed, allowed = self._progress.groups_failed, self._settings.max_judge_failures * self._progress.groups
         hopeless = self._progress.groups_judged == 0 and failed >= _GIVE_UP_AFTER and allowed < self._progress.groups

@@ -34,7 +34,7 @@ from data_bridge.models import (
     StockOutcome,
 )
 from data_bridge.window_ids import end_of, start_of
-from trainer.config import JudgeSettings
+from trainer.config.sections import JudgeSettings
 from trainer.judge.open import open_judge
 from trainer.judge.stream import judge_stream
 from trainer.types import Group, JudgedGroup

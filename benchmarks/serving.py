@@ -24,11 +24,11 @@ async def measure(home: Path, clients: int, tokens: int, *, at_once: bool) -> fl
     """Completion tokens a second."""
     import uvicorn
 
-    from trainer.backends.cpu_checkpoint import store_of
+    from trainer.inference.checkpoints import store_of
     from trainer.inference.embedded_model import EMBEDDED, model_directory
     from trainer.inference.engine import Engine
-    from trainer.serving.app import make_app
-    from trainer.serving.checkpoints import ServedCheckpoints
+    from trainer.serve.app import make_app
+    from trainer.serve.checkpoints import ServedCheckpoints
 
     engine = Engine(model_directory(EMBEDDED, home))
     checkpoints = ServedCheckpoints(home, "hindsight", store_of(home, "hindsight"), engine.model, base_model=EMBEDDED)

@@ -93,8 +93,8 @@ class Packed:
     """Our step on one group at a time: the code that ``CpuTrainer`` runs, without the optimizer's update."""
 
     def __init__(self, base: Path, groups: list[dict[str, Any]]) -> None:
-        from trainer.backends.cpu_policy import Policy
-        from trainer.backends.cpu_step import StepSettings
+        from trainer.train.backends.cpu_policy import Policy
+        from trainer.train.backends.cpu_step import StepSettings
 
         self._policy = Policy(base, rank=16, learning_rate=1e-4, seed=0)
         self._sequences = [packed_group(group) for group in groups]
@@ -102,7 +102,7 @@ class Packed:
         self.flops = needed_flops(self._policy)
 
     def seconds(self, number: int) -> float:
-        from trainer.backends.cpu_step import backward
+        from trainer.train.backends.cpu_step import backward
 
         sequence = self._sequences[number % len(self._sequences)]
         started = process_time()
@@ -114,7 +114,7 @@ def packed_group(group: dict[str, Any]) -> Any:
     """The group as ART's packing lays it out: the prompt but for its last token, then each reply behind that token."""
     import torch
 
-    from trainer.backends.cpu_packing import PackedSequence
+    from trainer.train.backends.cpu_packing import PackedSequence
 
     shared = PROMPT - 1
     own = 1 + REPLY

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from data_bridge.models import Action, MarketOutcomes, StockOutcome, Window
 from data_bridge.quality import CheckedWindow
 from tests.builders import make_call, make_step, make_trajectory
-from trainer.evaluation.decision_points import DecisionPoint, Replayed
-from trainer.evaluation.evidence import Comparison, Evaluation, PolicyFigures, Role
-from trainer.evaluation.statistics import Interval
+from trainer.evaluate.decision_points import DecisionPoint, Replayed
+from trainer.evidence import Comparison, Evaluation, PolicyFigures, Role
 from trainer.judge.outcome import IDENTITY
+from trainer.statistics.intervals import Interval
 from trainer.types import Checkpoint, Completion
 
 RIGHT = {1: "BUY", -1: "SELL"}

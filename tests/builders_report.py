@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.builders import hours_before
-from trainer.evaluation.evidence import (
+from trainer.evidence import (
     Comparison,
     Evaluation,
     ExampleDecision,
@@ -16,9 +16,7 @@ from trainer.evaluation.evidence import (
     Role,
     WindowFigures,
 )
-from trainer.evaluation.statistics import Interval
-from trainer.promotion.promotions import Promotion, PromotionKind, PromotionState
-from trainer.report.types import (
+from trainer.ledger.read.types import (
     CostFacts,
     DayFacts,
     OrderAgreement,
@@ -28,6 +26,8 @@ from trainer.report.types import (
     WindowFacts,
     Words,
 )
+from trainer.ledger.releases import Promotion, PromotionKind, PromotionState
+from trainer.statistics.intervals import Interval
 from trainer.types import Checkpoint, JudgeIdentity
 
 MOMENT = datetime(2026, 11, 15, 3, tzinfo=UTC)

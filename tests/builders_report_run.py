@@ -10,20 +10,20 @@ from data_bridge.models import MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import hours_before, insert_window
 from tests.builders_report import HELD_OUT, evaluation, example
-from trainer.backends.serving import Serving
-from trainer.evaluation.evidence import Evaluation
-from trainer.evaluation.gate import GateDecision, Ruling
-from trainer.evaluation.store import keep_ruling, save
-from trainer.judge.cache import open_verdicts
-from trainer.judge.certification.certificates import keep
-from trainer.judge.certification.measures import Line
-from trainer.judge.records import Call, CallResult, JudgedTrajectory, Judgement, Question
-from trainer.ledger import Ledger
-from trainer.promote import publish
-from trainer.records.batch_record import BatchRecord, GroupRecord
-from trainer.records.model_lock import ModelLock, hold
-from trainer.records.states import RunState
-from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.certify.measures import Line
+from trainer.evidence import Evaluation
+from trainer.inference.serving import Serving
+from trainer.ledger.batch_record import BatchRecord, GroupRecord
+from trainer.ledger.certificates import keep
+from trainer.ledger.evaluations import keep_ruling, save
+from trainer.ledger.judge_records import Call, CallResult, JudgedTrajectory, Judgement, Question
+from trainer.ledger.model_lock import ModelLock, hold
+from trainer.ledger.runs import Ledger
+from trainer.ledger.states import RunState
+from trainer.ledger.verdicts import open_verdicts
+from trainer.plan.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.promote.gate import GateDecision, Ruling
+from trainer.promote.publish import publish
 from trainer.types import Checkpoint, Group, JudgeIdentity, StepResult, Verdict
 
 RUN = "run-1"

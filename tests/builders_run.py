@@ -14,16 +14,16 @@ from data_bridge.database import Database
 from data_bridge.quality import Reason
 from tests.builders import NOW
 from tests.fakes.training_backend import FakeBackend
-from trainer.config import TrainSettings
+from trainer.config.sections import TrainSettings
 from trainer.judge.open import open_judge
-from trainer.ledger import Ledger
-from trainer.records.model_lock import hold
+from trainer.ledger.model_lock import hold
+from trainer.ledger.runs import Ledger
 from trainer.run import training_run
 from trainer.run.log_training import plan_log, train_on_log
 from trainer.run.progress import Silent
 from trainer.run.session import Session
-from trainer.run.settle import mend
 from trainer.run.training_run import TrainingRun
+from trainer.train.settle import mend
 from trainer.types import Group, JudgedGroup, JudgeFailure
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_bridge.models import AgentTrajectory
 from tests.builders import WINDOW, make_call, make_outcomes, make_step, make_trajectory
-from trainer.config import TrainSettings
+from trainer.config.sections import TrainSettings
 from trainer.types import Batch, Group, JudgedGroup, JudgeIdentity, Verdict
 
 IDENTITY = JudgeIdentity("outcome", "outcome", "1", "1", is_llm=False)

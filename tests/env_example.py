@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pydantic.fields import FieldInfo
 
 from tests.settings_read import commands
-from trainer.settings_source import Section, shown_default, title_of, variable_of
+from trainer.config.sources import Section, shown_default, title_of, variable_of
 
 _HEAD = """\
 # Every variable that Hindsight reads. Copy to .env and set what you need: an empty one counts as unset, and a

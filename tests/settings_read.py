@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.settings_source import Section
+from trainer.config.sources import Section
 
 ROOT = Path(__file__).resolve().parents[1]
 

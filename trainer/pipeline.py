@@ -21,15 +21,15 @@ from typing import Any
 from data_bridge.errors import HindsightError, Interrupted
 from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import check
-from trainer.config import TrainSettings
-from trainer.grouping import MIN_GROUP
-from trainer.ledger import Ledger
-from trainer.records.model_lock import ModelBusy, ModelLock
+from trainer.config.sections import TrainSettings
+from trainer.ledger.model_lock import ModelBusy, ModelLock
+from trainer.ledger.runs import Ledger
+from trainer.plan.grouping import MIN_GROUP
+from trainer.plan.run_plan import PlannedWindow, assemble
 from trainer.run.progress import Progress, View
 from trainer.run.run_folder import RunFolder
-from trainer.run.run_plan import PlannedWindow, assemble
-from trainer.run.train_stage import TrainStage
-from trainer.run.verdict_stage import VerdictStage
+from trainer.train.stage import TrainStage
+from trainer.train.verdict_stage import VerdictStage
 from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
 
 logger = logging.getLogger(__name__)

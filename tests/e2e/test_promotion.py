@@ -14,10 +14,10 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.window_ids import end_of, is_held_out
 from tests.tiny_model import tiny_model_directory
-from trainer.backends.serving import Serving
-from trainer.evaluation.store import leaked_windows
-from trainer.promote import publish
-from trainer.promotion.promotions import find_checkpoint
+from trainer.inference.serving import Serving
+from trainer.ledger.evaluations import leaked_windows
+from trainer.ledger.releases import find_checkpoint
+from trainer.promote.publish import publish
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
 from trainer.world.market import Market

@@ -15,9 +15,9 @@ import pytest
 from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
 from tests.tiny_model import shared_tiny_model
-from trainer.backends.cpu_checkpoint import StoredStep, store_of
-from trainer.backends.serving import Serving
-from trainer.promote import publish
+from trainer.inference.checkpoints import StoredStep, store_of
+from trainer.inference.serving import Serving
+from trainer.promote.publish import publish
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "serve.py"
 

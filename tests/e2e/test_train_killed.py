@@ -16,7 +16,7 @@ from tests.builders import NOW, hours_before, insert_outcomes, insert_trajectory
 from tests.fakes.judge_server import JudgeServer, honest
 from tests.fakes.trainer_process import start
 from tests.tiny_model import tiny_model_directory
-from trainer.backends.adapter_files import is_whole
+from trainer.train.backends.adapter_files import is_whole
 
 MOMENTS = ["starting"] * 3 + ["judging"] * 4 + ["training"] * 5 + ["durable"] * 5 + ["recorded"] * 3
 """When to kill: before any work, with questions in flight, in a step, between checkpoint and ledger, and after."""

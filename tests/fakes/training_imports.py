@@ -12,9 +12,9 @@ import peft
 import torch
 import transformers
 
-import trainer.backends.cpu
 import trainer.cli.train_mmo
 import trainer.judge.open
 import trainer.run.log_training
+import trainer.train.backends.cpu
 
 __all__ = ["art", "asyncpg", "openai", "peft", "torch", "trainer", "transformers"]

@@ -14,13 +14,13 @@ from data_bridge.database import Database
 from data_bridge.window_ids import end_of, start_of, window_of
 from tests.builders import WINDOW, insert_window, recorder_steps
 from tests.builders_promotion import insert_checkpoint
-from trainer.backends.serving import Serving
 from trainer.cli import promote as promote_command
 from trainer.cli import train_mmo as train_command
-from trainer.promote import publish
-from trainer.promotion.canary import CanaryRuling, CanaryWindow, CanaryWindows, decide, windows_since
-from trainer.promotion.promotions import Promotion, PromotionState, running_canary, serving
-from trainer.promotion.release import settle_canary
+from trainer.inference.serving import Serving
+from trainer.ledger.releases import Promotion, PromotionState, running_canary, serving
+from trainer.promote.canary import CanaryRuling, CanaryWindow, CanaryWindows, decide, windows_since
+from trainer.promote.publish import publish
+from trainer.run.release import settle_canary
 
 HOURS = [window_of(start_of(WINDOW) + timedelta(hours=hour)) for hour in range(1, 13)]
 AFTER = end_of(HOURS[-1], 1) + timedelta(hours=1)

@@ -18,8 +18,8 @@ from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
 from tests.builders_training import good_and_bad_batch, judged, make_batch, make_settings, replying
 from tests.tiny_model import shared_tiny_model
-from trainer.backends.cpu import CpuBackend
-from trainer.backends.cpu_checkpoint import CheckpointStore, StoredStep
+from trainer.inference.checkpoints import CheckpointStore, StoredStep
+from trainer.train.backends.cpu import CpuBackend
 from trainer.types import Batch, StepResult
 
 

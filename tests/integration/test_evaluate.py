@@ -17,24 +17,24 @@ from data_bridge.errors import NotEnoughData
 from data_bridge.window_ids import end_of, is_held_out
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, babbles, follows_the_news
-from trainer.backends.serving import serving as serving_of
 from trainer.cli import evaluate as evaluate_command
 from trainer.cli import promote as promote_command
-from trainer.config import TrainSettings
-from trainer.evaluate import held_out_windows
-from trainer.evaluation.divergence import SampledReplies
-from trainer.evaluation.evidence import Evaluation, Role
-from trainer.evaluation.gate import Ruling
-from trainer.evaluation.store import latest_evaluation, leaked_windows
-from trainer.promote import publish, roll_back
-from trainer.promotion import release
-from trainer.promotion.promotions import find_checkpoint, history, serving
-from trainer.promotion.release import consider, evaluate
+from trainer.config.sections import TrainSettings
+from trainer.evaluate.divergence import SampledReplies
+from trainer.evaluate.evaluation import held_out_windows
+from trainer.evidence import Evaluation, Role
+from trainer.inference.serving import serving as serving_of
+from trainer.ledger.clock import clock
+from trainer.ledger.evaluations import latest_evaluation, leaked_windows
+from trainer.ledger.releases import find_checkpoint, history, serving
+from trainer.promote.gate import Ruling
+from trainer.promote.publish import publish, roll_back
+from trainer.run import release
+from trainer.run.release import consider, evaluate
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
 from trainer.world.market import Market
 from trainer.world.play import play_windows
-from trainer.world.present import clock
 
 # A simulated market whose clock is ahead of ours.
 WINDOWS = [window for window in windows_from("2099-03-02T00:00", 200) if is_held_out(window)][:12]

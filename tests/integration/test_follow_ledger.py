@@ -15,10 +15,10 @@ from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.errors import DatabaseError
 from tests.builders_promotion import insert_checkpoint
-from trainer.backends.serving import Serving
-from trainer.promote import publish, roll_back
-from trainer.promotion.pointer import pointer_file, read_pointer
-from trainer.serving.follow_ledger import following_ledger
+from trainer.inference.serving import Serving
+from trainer.ledger.pointer import pointer_file, read_pointer
+from trainer.promote.publish import publish, roll_back
+from trainer.serve.follow_ledger import following_ledger
 
 
 def served_step(home: Path) -> int | None:

@@ -10,11 +10,11 @@ import torch
 from data_bridge.art_converter import Scored, ScoreRequest
 from tests.builders_training import judged, make_batch, replying
 from tests.tiny_model import shared_tiny_model
-from trainer.backends.cpu_attention import Layout
-from trainer.backends.cpu_packing import PackedSequence, best_clusters, pack
-from trainer.backends.cpu_policy import Policy
-from trainer.backends.prepare import prepare
-from trainer.config import TrainingSettings
+from trainer.config.sections import TrainingSettings
+from trainer.train.backends.cpu_attention import Layout
+from trainer.train.backends.cpu_packing import PackedSequence, best_clusters, pack
+from trainer.train.backends.cpu_policy import Policy
+from trainer.train.backends.prepare import prepare
 
 
 @pytest.fixture(scope="module")

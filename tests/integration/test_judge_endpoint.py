@@ -16,10 +16,10 @@ from data_bridge.quality import Reason
 from tests.builders_judge import API_KEY, AT_ONCE, judge_settings, make_group
 from tests.fakes import judge_server as fake
 from tests.fakes.judge_server import Behaviour, JudgeServer
-from trainer.judge.cache import MemoryVerdicts
 from trainer.judge.open import open_judge
-from trainer.judge.records import CallResult
 from trainer.judge.ruler import LlmJudge
+from trainer.ledger.judge_records import CallResult
+from trainer.ledger.verdicts import MemoryVerdicts
 from trainer.types import JudgedGroup, JudgeFailure
 
 EXPECTED = {"trajectory-1": 0.4517, "trajectory-2": 0.625, "trajectory-3": 0.7983}

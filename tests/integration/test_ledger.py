@@ -14,12 +14,12 @@ from data_bridge.errors import DatabaseError
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import WINDOW, insert_window
 from tests.builders_ledger import make_record
-from trainer.ledger import Ledger
-from trainer.records.batch_record import BatchRecord
-from trainer.records.game_rows import NEEDED_COLUMNS, check_writable, mark_trained, unmark_trained
-from trainer.records.model_lock import ModelLock, hold
-from trainer.records.states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState
-from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.ledger.batch_record import BatchRecord
+from trainer.ledger.game_rows import NEEDED_COLUMNS, check_writable, mark_trained, unmark_trained
+from trainer.ledger.model_lock import ModelLock, hold
+from trainer.ledger.runs import Ledger
+from trainer.ledger.states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState
+from trainer.plan.run_plan import PlannedGroup, PlannedWindow, RunPlan
 from trainer.types import Checkpoint, StepResult
 
 RESULT = StepResult(Checkpoint("hindsight", 1, "tiny", "fake", "/somewhere/0001"), 10, {"loss": 0.5})

@@ -16,19 +16,19 @@ from data_bridge.quality import Exclusion, Reason
 from tests.builders import WINDOW, hours_before, insert_window, make_trajectory
 from tests.builders_evaluation import make_evaluation
 from tests.builders_ledger import make_record
-from trainer.backends.serving import Serving
 from trainer.cli import lineage as lineage_command
-from trainer.evaluation.evidence import WindowFigures
-from trainer.evaluation.store import save
-from trainer.judge.cache import open_verdicts
+from trainer.evidence import WindowFigures
+from trainer.inference.serving import Serving
 from trainer.judge.outcome import IDENTITY
-from trainer.judge.records import JudgedTrajectory, Judgement, Question
-from trainer.ledger import Ledger
-from trainer.lineage import walk_back, walk_forward
-from trainer.promote import publish
-from trainer.records.model_lock import hold
-from trainer.records.states import RunState
-from trainer.run.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.ledger.evaluations import save
+from trainer.ledger.judge_records import JudgedTrajectory, Judgement, Question
+from trainer.ledger.lineage import walk_back, walk_forward
+from trainer.ledger.model_lock import hold
+from trainer.ledger.runs import Ledger
+from trainer.ledger.states import RunState
+from trainer.ledger.verdicts import open_verdicts
+from trainer.plan.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.promote.publish import publish
 from trainer.types import Checkpoint, Group, StepResult
 
 NEXT = hours_before(number=3)[0]

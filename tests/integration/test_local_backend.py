@@ -18,10 +18,10 @@ from tests.builders_art import judged_batch, prepared_batch
 from tests.fakes import unsloth_service
 from tests.fakes.unsloth_service import UnslothService, write_adapter
 from tests.tiny_model import shared_tiny_model
-from trainer.backends import local
-from trainer.backends.adapter_files import is_whole
-from trainer.backends.local import LocalBackend
-from trainer.config import TrainSettings
+from trainer.config.sections import TrainSettings
+from trainer.train.backends import local
+from trainer.train.backends.adapter_files import is_whole
+from trainer.train.backends.local import LocalBackend
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ import pytest
 
 from data_bridge.database import Database
 from tests.builders_ledger import make_record
-from trainer.ledger import Ledger
-from trainer.records import model_lock
-from trainer.records.model_lock import LEASE, ModelBusy, hold
+from trainer.ledger import model_lock
+from trainer.ledger.model_lock import LEASE, ModelBusy, hold
+from trainer.ledger.runs import Ledger
 
 
 async def test_a_second_trainer_is_told_who_holds_the_model(database: Database) -> None:

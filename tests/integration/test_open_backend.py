@@ -10,9 +10,9 @@ from pydantic import SecretStr
 from tests.builders_art import judged_batch
 from tests.fakes.wandb_server import wandb_server
 from tests.tiny_model import shared_tiny_model
-from trainer.backends.choose import choose_backend, open_backend
-from trainer.backends.serving import serving
-from trainer.config import TrainSettings
+from trainer.config.sections import TrainSettings
+from trainer.inference.serving import serving
+from trainer.train.backends.choose import choose_backend, open_backend
 
 
 async def ignore(receipt: str) -> None:

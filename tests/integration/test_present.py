@@ -13,7 +13,7 @@ from data_bridge.database import Database, open_database
 from data_bridge.window_ids import GRACE, end_of, is_held_out, window_of
 from tests.builders import insert_window
 from trainer.cli import check_windows, judge_windows, traces
-from trainer.world.present import clock
+from trainer.ledger.clock import clock
 
 _SIMULATED = "INSERT INTO hindsight.simulated_windows VALUES ($1, 7, 0.2, 'one', 1, '1', 0, '{}'::jsonb, '{}'::jsonb)"
 TOMORROW = datetime.now(UTC) + timedelta(days=1)

@@ -17,12 +17,11 @@ from data_bridge.errors import ConfigurationError, NotEnoughData
 from tests.builders import insert_window
 from tests.builders_evaluation import make_checkpoint, make_evaluation
 from tests.builders_promotion import insert_checkpoint
-from trainer import promote
-from trainer.backends.serving import Serving
-from trainer.evaluation.store import save
-from trainer.promote import IncumbentChanged, canary_agents, end_canary, finish_canary, publish, roll_back
-from trainer.promotion.pointer import Pointer, read_from_database, read_pointer, sync
-from trainer.promotion.promotions import (
+from trainer.inference.serving import Serving
+from trainer.ledger.evaluations import save
+from trainer.ledger.model_lock import hold
+from trainer.ledger.pointer import Pointer, read_from_database, read_pointer, sync
+from trainer.ledger.releases import (
     PROMOTION_TRANSITIONS,
     PromotionKind,
     PromotionState,
@@ -30,7 +29,8 @@ from trainer.promotion.promotions import (
     list_checkpoints,
     serving,
 )
-from trainer.records.model_lock import hold
+from trainer.promote import publish as promote
+from trainer.promote.publish import IncumbentChanged, canary_agents, end_canary, finish_canary, publish, roll_back
 from trainer.types import Checkpoint
 
 

@@ -17,14 +17,14 @@ from tests.builders_evaluation import make_evaluation
 from tests.builders_promotion import insert_run
 from tests.builders_report import HELD_OUT
 from tests.builders_report_run import HOSTILE, JUDGE, RUN, WINDOWS, RecordedRun, checkpoint, record_run
-from trainer.backends.serving import Serving
 from trainer.cli.report import main
-from trainer.evaluation.evidence import Evaluation
-from trainer.evaluation.store import save
-from trainer.promote import publish, roll_back
-from trainer.report.facts import gather, newest_run
+from trainer.evidence import Evaluation
+from trainer.inference.serving import Serving
+from trainer.ledger.evaluations import save
+from trainer.ledger.read.run_facts import gather, newest_run
+from trainer.ledger.read.types import DayFacts
+from trainer.promote.publish import publish, roll_back
 from trainer.report.page import render
-from trainer.report.types import DayFacts
 from trainer.report.verdict import headline
 
 

@@ -11,12 +11,12 @@ from data_bridge.errors import ConfigurationError
 from tests.builders import insert_window
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.training_backend import FakeBackend
-from trainer.backends.adapter_files import remove_steps
-from trainer.backends.cpu_checkpoint import CheckpointStore, StoredStep
-from trainer.backends.serving import Serving
-from trainer.promote import publish, roll_back
-from trainer.promotion.promotions import list_checkpoints
-from trainer.promotion.retention import remove_old_checkpoints
+from trainer.inference.checkpoints import CheckpointStore, StoredStep
+from trainer.inference.serving import Serving
+from trainer.ledger.releases import list_checkpoints
+from trainer.promote.publish import publish, roll_back
+from trainer.promote.retention import remove_old_checkpoints
+from trainer.train.backends.adapter_files import remove_steps
 from trainer.types import Checkpoint
 
 

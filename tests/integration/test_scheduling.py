@@ -21,11 +21,11 @@ import pytest
 from data_bridge.database import Database
 from tests.builders import hours_before, insert_window
 from trainer.cli import schedule_training
-from trainer.config import ReadinessSettings
-from trainer.scheduling import heartbeat, schedule
-from trainer.scheduling.notify import notify
-from trainer.scheduling.readiness import Readiness, readiness_of
-from trainer.scheduling.schedule import LEASE, Claim, Held, Outcome, Periods, Summary, period_due
+from trainer.config.sections import ReadinessSettings
+from trainer.schedule import heartbeat, schedule
+from trainer.schedule.notify import notify
+from trainer.schedule.readiness import Readiness, readiness_of
+from trainer.schedule.schedule import LEASE, Claim, Held, Outcome, Periods, Summary, period_due
 
 ROOT = Path(__file__).parents[2]
 PERIOD = datetime(2026, 11, 15, 3, tzinfo=UTC)
@@ -148,7 +148,7 @@ async def test_a_hosts_wrong_clock_does_not_hide_the_windows(
         def now(cls, tz: tzinfo | None = None) -> Wrong:
             return cls(2020, 1, 1, tzinfo=tz)
 
-    monkeypatch.setattr("trainer.config.datetime", Wrong)
+    monkeypatch.setattr("trainer.config.sections.datetime", Wrong)
     ready = await readiness_of(database, ReadinessSettings())
     assert (ready.ready, ready.sentence) == (True, "3 usable windows in the last 7d, 3 needed.")
 
@@ -266,7 +266,7 @@ def webhook() -> Iterator[tuple[str, list[dict[str, object]]]]:
 async def test_a_webhook_that_fails_is_asked_again_and_one_that_is_gone_is_no_error(
     webhook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.scheduling.notify._PAUSES", (0.01, 0.01))
+    monkeypatch.setattr("trainer.schedule.notify._PAUSES", (0.01, 0.01))
     url, told = webhook
     assert await notify(url, SUMMARY)
     assert told == [asdict(SUMMARY)]
@@ -340,7 +340,7 @@ async def _first_trainer(connection: asyncpg.Connection) -> int:
 _SCHEDULER = """
 import sys
 from datetime import timedelta
-from trainer.scheduling import heartbeat, readiness, schedule
+from trainer.schedule import heartbeat, readiness, schedule
 from trainer.cli import schedule_training
 schedule.LEASE = timedelta(seconds=3)
 schedule_training.BEAT = heartbeat.BEAT = timedelta(seconds=0.5)

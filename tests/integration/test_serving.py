@@ -28,12 +28,12 @@ from starlette.applications import Starlette
 from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
 from tests.tiny_model import tiny_model_directory
-from trainer.backends.cpu_checkpoint import CheckpointStore, StoredStep, store_of
-from trainer.backends.serving import Serving
+from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
 from trainer.inference.engine import Engine
-from trainer.promote import publish, roll_back
-from trainer.serving.app import make_app
-from trainer.serving.checkpoints import OnText, ServedCheckpoints
+from trainer.inference.serving import Serving
+from trainer.promote.publish import publish, roll_back
+from trainer.serve.app import make_app
+from trainer.serve.checkpoints import OnText, ServedCheckpoints
 from trainer.types import Completion
 
 KEY = "serve-key-for-tests"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.scheduling.training_process import Ended, train
+from trainer.schedule.training_process import Ended, train
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +36,7 @@ async def test_a_progress_bar_that_never_ends_its_line_does_not_hang_the_schedul
 
 
 async def test_a_process_that_outlives_the_training_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.scheduling.training_process._STILL_TALKING", 0.2)
+    monkeypatch.setattr("trainer.schedule.training_process._STILL_TALKING", 0.2)
     ended = await _run("import subprocess, sys; subprocess.Popen(['sleep', '20']); sys.exit('it goes on')")
     assert ended.last_words == "it goes on"
 
@@ -76,7 +76,7 @@ SCHEDULER = """
 import sys
 from datetime import timedelta
 from trainer.cli import frame, schedule_training
-from trainer.scheduling import readiness
+from trainer.schedule import readiness
 frame._CANCEL_AGAIN_AFTER = 0.1
 async def ready(database, settings):
     return readiness.Readiness(True, "")

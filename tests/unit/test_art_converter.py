@@ -24,8 +24,8 @@ from data_bridge.models import (
 from data_bridge.quality import Reason
 from tests.builders import WINDOW, make_action, make_call, make_step, make_trajectory
 from tests.builders_training import IDENTITY, judged, make_batch, replying
-from trainer.backends.prepare import advantages, prepare
-from trainer.config import TrainingSettings
+from trainer.config.sections import TrainingSettings
+from trainer.train.backends.prepare import advantages, prepare
 from trainer.types import Group, JudgedGroup, Verdict
 
 RULES = ConversionRules("hindsight", policy_step=3)
@@ -335,7 +335,7 @@ def test_converting_imports_art_only_when_it_is_called() -> None:
     import sys
 
     program = (
-        "import sys, data_bridge.art_converter, trainer.backends.prepare; "
+        "import sys, data_bridge.art_converter, trainer.train.backends.prepare; "
         "print(sorted({'art', 'torch'} & set(sys.modules)))"
     )
     root = Path(__file__).parents[2]

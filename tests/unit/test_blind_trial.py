@@ -20,10 +20,10 @@ from tests.builders_evaluation import (
     make_checkpoint,
     up_or_down_windows,
 )
-from trainer.evaluate import summarise
-from trainer.evaluation.blind_trial import LoggedPolicy, ModelPolicy, Plan, Policy, compare_policies
-from trainer.evaluation.decision_points import DecisionPoint, alias_of, decision_points, with_reply
-from trainer.evaluation.evidence import Role, from_json, to_json
+from trainer.evaluate.blind_trial import LoggedPolicy, ModelPolicy, Plan, Policy, compare_policies
+from trainer.evaluate.decision_points import DecisionPoint, alias_of, decision_points, with_reply
+from trainer.evaluate.evaluation import summarise
+from trainer.evidence import Role, from_json, to_json
 from trainer.judge.outcome import OutcomeJudge
 from trainer.types import Completion, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 

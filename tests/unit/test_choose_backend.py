@@ -11,11 +11,11 @@ import pytest
 from pydantic import SecretStr
 
 from data_bridge.errors import ConfigurationError
-from trainer.backends import choose, gpu
-from trainer.backends.arguments import learning_rate_of, local_arguments, serverless_arguments
-from trainer.backends.choose import choose_backend, open_backend
-from trainer.backends.serving import Serving, serving
-from trainer.config import BackendSettings, TrainingSettings, TrainSettings
+from trainer.config.sections import BackendSettings, TrainingSettings, TrainSettings
+from trainer.inference.serving import Serving, serving
+from trainer.train.backends import choose, gpu
+from trainer.train.backends.arguments import learning_rate_of, local_arguments, serverless_arguments
+from trainer.train.backends.choose import choose_backend, open_backend
 from trainer.types import Checkpoint
 
 KEY = SecretStr("a-wandb-key")
@@ -137,8 +137,9 @@ def test_a_hidden_gpu_is_none(machine: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_choosing_imports_neither_torch_nor_art() -> None:
     program = (
-        "import sys; from trainer.backends.choose import choose_backend; from trainer.config import BackendSettings;"
-        "from trainer.backends.serving import serving;"
+        "import sys; from trainer.train.backends.choose import choose_backend;"
+        "from trainer.config.sections import BackendSettings;"
+        "from trainer.inference.serving import serving;"
         "choose_backend(BackendSettings());"
         "print(sorted({'torch', 'art', 'openai', 'transformers'} & set(sys.modules)))"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.records.code_version import code_version
+from trainer.run.code_version import code_version
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.settings_read import commands, settings_read_by
-from trainer.cli.settings import CertifySettings, all_variables
-from trainer.settings_source import load
+from trainer.config.commands import CertifySettings, all_variables
+from trainer.config.sources import load
 
 READ_OTHERWISE = {"debug"}
 """``--debug`` is read by ``run_command`` around every command, with ``getattr``."""

@@ -61,7 +61,7 @@ def test_the_image_has_what_the_cronjob_runs_and_is_not_root() -> None:
 
 
 def test_the_github_workflow_calls_the_one_command_and_names_only_known_variables() -> None:
-    from trainer.cli.settings import all_variables
+    from trainer.config.commands import all_variables
 
     workflow: dict[Any, Any] = yaml.safe_load((DEPLOY / "github" / "weekly-training.yml").read_text())
     steps = workflow["jobs"]["train"]["steps"]

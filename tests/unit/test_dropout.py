@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.config import GroupSettings
-from trainer.dropout import Member, plan, rate_for
-from trainer.grouping import MIN_GROUP
+from trainer.config.sections import GroupSettings
+from trainer.plan.dropout import Member, plan, rate_for
+from trainer.plan.grouping import MIN_GROUP
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.config import EvaluateSettings
-from trainer.evaluate import judged_by
-from trainer.promotion.promotions import parse_checkpoint_name
+from trainer.config.sections import EvaluateSettings
+from trainer.evaluate.evaluation import judged_by
+from trainer.ledger.releases import parse_checkpoint_name
 
 
 def _settings(**given: Any) -> EvaluateSettings:

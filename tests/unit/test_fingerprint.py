@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainer.config import TrainSettings
+from trainer.config.sections import TrainSettings
 from trainer.run.session import fingerprint
 
 

@@ -13,9 +13,9 @@ import openai
 import pytest
 
 from data_bridge.errors import BackendError
-from trainer.backends.faults import Fate, fate_of
-from trainer.backends.follow import Pace, follow_job
-from trainer.backends.receipt import Receipt
+from trainer.train.backends.faults import Fate, fate_of
+from trainer.train.backends.follow import Pace, follow_job
+from trainer.train.backends.receipt import Receipt
 
 PACE = Pace(first_pause=0.001, longest_pause=0.001, patience=0.05)
 REQUEST = httpx.Request("POST", "http://wandb.test")

@@ -13,7 +13,7 @@ import pytest
 
 from data_bridge.errors import Interrupted
 from trainer.cli import frame
-from trainer.config import CommonSettings
+from trainer.config.sections import CommonSettings
 
 
 def test_an_interrupt_that_a_library_forgets_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:

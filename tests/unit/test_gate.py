@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainer.evaluation.gate import Evidence, Limits, Ruling, decide
-from trainer.evaluation.statistics import Interval
+from trainer.promote.gate import Evidence, Limits, Ruling, decide
+from trainer.statistics.intervals import Interval
 
 BETTER = Evidence(
     gain=Interval(mean=0.2, low=0.1, high=0.3, windows=20),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_bridge.quality import Reason
-from trainer.config import GroupSettings
-from trainer.grouping import MIN_GROUP, partition
+from trainer.config.sections import GroupSettings
+from trainer.plan.grouping import MIN_GROUP, partition
 
 
 @dataclass(frozen=True)

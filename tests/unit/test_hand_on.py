@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.cli.settings import ScheduleSettings
-from trainer.config import TrainSettings
-from trainer.scheduling.hand_on import variables_for
-from trainer.settings_source import load
+from trainer.config.commands import ScheduleSettings
+from trainer.config.sections import TrainSettings
+from trainer.config.sources import load
+from trainer.schedule.hand_on import variables_for
 
 NO_FILE = Path("/nonexistent/.env")
 

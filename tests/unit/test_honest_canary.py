@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from trainer.evaluation.statistics import FEWEST_WINDOWS
-from trainer.promotion.canary import MARGIN, CanaryRuling, CanaryWindow, CanaryWindows, decide
+from trainer.promote.canary import MARGIN, CanaryRuling, CanaryWindow, CanaryWindows, decide
+from trainer.statistics.intervals import FEWEST_WINDOWS
 
 CANARIES = 200
 WINDOWS = 14 * 24

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.builders_evaluation import SkilledPolicy, UpOrDownReplay, make_checkpoint, up_or_down_windows
-from trainer.evaluate import summarise
-from trainer.evaluation.blind_trial import Plan, compare_policies
-from trainer.evaluation.evidence import Role
-from trainer.evaluation.gate import Evidence, Limits, Ruling, decide, evidence_of
-from trainer.evaluation.statistics import mean_interval
+from trainer.evaluate.blind_trial import Plan, compare_policies
+from trainer.evaluate.evaluation import summarise
+from trainer.evidence import Role
 from trainer.judge.outcome import OutcomeJudge
+from trainer.promote.gate import Evidence, Limits, Ruling, decide, evidence_of
+from trainer.statistics.intervals import mean_interval
 
 COMPARISONS = 200
 PLAN = Plan(points_per_window=1, samples=2)

@@ -11,10 +11,10 @@ from data_bridge.models import MarketOutcomes, StockOutcome
 from data_bridge.quality import Reason
 from tests.builders import make_outcomes, make_step, make_trajectory
 from tests.builders_judge import agent, make_group
-from trainer.evaluation.statistics import spearman
-from trainer.judge.certification.material import simulated
+from trainer.certify.material import simulated
 from trainer.judge.open import describe
 from trainer.judge.outcome import Assessment, OutcomeJudge, assess, scores
+from trainer.statistics.intervals import spearman
 from trainer.types import Group, JudgedGroup, JudgeFailure
 
 

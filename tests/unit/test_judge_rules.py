@@ -14,7 +14,7 @@ import pytest
 from data_bridge.errors import ConfigurationError, JudgeError
 from data_bridge.quality import Reason
 from tests.builders_judge import judge_settings, make_group
-from trainer.config import JudgeSettings
+from trainer.config.sections import JudgeSettings
 from trainer.judge.budget import Budget, OverBudget
 from trainer.judge.cost import estimate, price_of
 from trainer.judge.dialect import Dialect, Structure

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 
-from trainer.records.states import (
+from trainer.ledger.states import (
     BATCH_TRANSITIONS,
     RUN_TRANSITIONS,
     WINDOW_TRANSITIONS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.config import TrainSettings
+from trainer.config.sections import TrainSettings
 from trainer.inference.open import open_chat_model
 from trainer.types import Checkpoint
 

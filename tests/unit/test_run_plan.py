@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from data_bridge.models import AgentTrajectory
 from data_bridge.quality import Reason, Rules, check
 from tests.builders import NOW, WINDOW, make_trajectory, make_window
-from trainer.config import GroupSettings
-from trainer.grouping import form_groups
-from trainer.run.run_plan import PlannedGroup, PlannedWindow, assemble, make_plan
+from trainer.config.sections import GroupSettings
+from trainer.plan.grouping import form_groups
+from trainer.plan.run_plan import PlannedGroup, PlannedWindow, assemble, make_plan
 
 RULES = Rules(now=NOW)
 

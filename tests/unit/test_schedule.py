@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.scheduling.schedule import Outcome, check_cron, next_period, outcome_of, period_due
+from trainer.schedule.schedule import Outcome, check_cron, next_period, outcome_of, period_due
 
 WEEKLY = "0 3 * * 0"
 

@@ -8,9 +8,9 @@ import pytest
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
 from tests.env_example import example as written_example
-from trainer.cli.settings import all_variables
-from trainer.config import TrainSettings
-from trainer.settings_source import load, public_values
+from trainer.config.commands import all_variables
+from trainer.config.sections import TrainSettings
+from trainer.config.sources import load, public_values
 
 
 def loaded(*argv: str, environ: dict[str, str] | None = None, dotenv: Path = Path("/nonexistent")) -> TrainSettings:

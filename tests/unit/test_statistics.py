@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.evaluation.statistics import (
+from trainer.statistics.intervals import (
     FEWEST_WINDOWS,
     SHARE,
     Floats,

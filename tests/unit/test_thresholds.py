@@ -7,8 +7,8 @@ import math
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.config import TrainSettings
-from trainer.run.thresholds import first_crossed, parse_thresholds
+from trainer.config.sections import TrainSettings
+from trainer.train.thresholds import first_crossed, parse_thresholds
 
 
 def test_the_default_thresholds_can_be_read() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from trainer.config import BackendSettings
+from trainer.config.sections import BackendSettings
 from trainer.run import tracking
 from trainer.run.tracking import Tracker, mode_of
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from data_bridge.errors import NotEnoughData
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.settings import CertifySettings
+from trainer.config.commands import CertifySettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.judge.certification.examine import Examined, Examiners
-    from trainer.judge.certification.material import Material
-    from trainer.judge.certification.measures import Line
+    from trainer.certify.examine import Examined, Examiners
+    from trainer.certify.material import Material
+    from trainer.certify.measures import Line
     from trainer.types import JudgeIdentity
 
 _NOT_FIT = 4
@@ -37,11 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: CertifySettings) -> int:
-    from trainer.judge.certification.certificates import keep
-    from trainer.judge.certification.examine import examine
-    from trainer.judge.certification.measures import lines_of
+    from trainer.certify.examine import examine
+    from trainer.certify.measures import lines_of
     from trainer.judge.cost import is_priced
     from trainer.judge.open import identity_of, refuse_unusable
+    from trainer.ledger.certificates import keep
 
     judge = settings.judge_asked_in(orders=1)
     refuse_unusable(judge)
@@ -75,9 +75,9 @@ async def _work(settings: CertifySettings) -> int:
 
 async def _materials(settings: CertifySettings, database: Database) -> list[Material]:
     """The simulated hours, whose agents' skill is known; with ``--own-windows`` the user's own as well."""
-    from trainer.config import window_rules
-    from trainer.judge.certification.material import from_windows, simulated
-    from trainer.world.present import clock
+    from trainer.certify.material import from_windows, simulated
+    from trainer.config.sections import window_rules
+    from trainer.ledger.clock import clock
 
     planted = await simulated(settings.groups, settings.group_agents, settings.seed)
     if not settings.own_windows:
@@ -93,7 +93,7 @@ async def _materials(settings: CertifySettings, database: Database) -> list[Mate
 
 
 def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Sequence[Material]) -> None:
-    from trainer.judge.certification.examine import calls_needed
+    from trainer.certify.examine import calls_needed
     from trainer.judge.cost import estimate
     from trainer.judge.tokens import count_tokens
     from trainer.judge.view import view_of
@@ -112,7 +112,7 @@ async def _open(
     settings: CertifySettings, identity: JudgeIdentity, database: Database, stack: AsyncExitStack
 ) -> Examiners:
     """Three views of the judge under one ceiling. ``--fresh`` asks anew: an endpoint may change behind its name."""
-    from trainer.judge.certification.examine import Examiners
+    from trainer.certify.examine import Examiners
     from trainer.judge.open import open_judge
 
     occasion = f" {datetime.now(UTC).isoformat()}" if settings.fresh else ""

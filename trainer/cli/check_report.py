@@ -10,9 +10,9 @@ from typing import Any
 
 from data_bridge.quality import Exclusion, Reason
 from data_bridge.survey import Survey, Totals, WindowSummary, total
-from trainer.cli.settings import CheckSettings
+from trainer.config.commands import CheckSettings
 from trainer.judge.cost import CostEstimate, estimate
-from trainer.run.run_plan import RunPlan, make_plan
+from trainer.plan.run_plan import RunPlan, make_plan
 
 
 @dataclass(frozen=True, slots=True)

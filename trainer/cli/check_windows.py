@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.settings import CheckSettings
-from trainer.config import window_rules
+from trainer.config.commands import CheckSettings
+from trainer.config.sections import window_rules
 
 _READY, _NOT_ENOUGH = 0, 3
 _SEED = 0  # of the groups: how many are left over does not depend on it
@@ -37,7 +37,7 @@ async def _check_all(settings: CheckSettings) -> int:
     from data_bridge.survey import survey
     from trainer.cli.check_report import make_report
     from trainer.cli.check_tables import show_report
-    from trainer.world.present import clock
+    from trainer.ledger.clock import clock
 
     async with database_of(settings, read_only=settings.database_url is not None) as database:
         rules = window_rules(settings, now=await clock(database, settings.until))
@@ -71,8 +71,8 @@ async def _check_one(settings: CheckSettings, window: str) -> int:
     from data_bridge.quality import check
     from data_bridge.window_ids import normalise
     from trainer.cli.check_window_view import make_view, show_view
-    from trainer.grouping import form_groups
-    from trainer.world.present import clock
+    from trainer.ledger.clock import clock
+    from trainer.plan.grouping import form_groups
 
     if normalise(window) is None:
         raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {window!r}).")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
-from trainer.config import EvaluateSettings
+from trainer.config.sections import EvaluateSettings
 
 if TYPE_CHECKING:
-    from trainer.evaluation.evidence import Evaluation
-    from trainer.evaluation.gate import GateDecision
-    from trainer.evaluation.statistics import Interval
+    from trainer.evidence import Evaluation
+    from trainer.promote.gate import GateDecision
+    from trainer.statistics.intervals import Interval
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,12 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: EvaluateSettings) -> int:
-    from trainer.evaluate import judged_by
-    from trainer.evaluation.gate import rule
-    from trainer.evaluation.store import keep_ruling
+    from trainer.evaluate.evaluation import judged_by
     from trainer.judge.open import refuse_unusable
-    from trainer.promotion.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name
-    from trainer.promotion.release import evaluate, incumbent_of
+    from trainer.ledger.evaluations import keep_ruling
+    from trainer.ledger.releases import find_checkpoint, newest_checkpoint, parse_checkpoint_name
+    from trainer.promote.gate import rule
+    from trainer.run.release import evaluate, incumbent_of
 
     refuse_unusable(judged_by(settings))
     async with database_of(settings, migrate=True) as database:

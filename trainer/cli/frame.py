@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from data_bridge.errors import HindsightError
 from data_bridge.redaction import RedactingFilter, redact
-from trainer.settings_source import Section, load
+from trainer.config.sources import Section, load
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -43,7 +43,7 @@ def run_command(
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
-        from trainer.cli.settings import all_variables
+        from trainer.config.commands import all_variables
 
         settings = load(
             cls, arguments, prog=prog, description=description, epilog=epilog, known_variables=all_variables()

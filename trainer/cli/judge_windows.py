@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.window_ids import is_held_out, normalise
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.settings import JudgeWindowsSettings
+from trainer.config.commands import JudgeWindowsSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -84,8 +84,8 @@ async def work(settings: JudgeWindowsSettings) -> int:
 
 
 async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
-    from trainer.config import window_rules
-    from trainer.world.present import clock
+    from trainer.config.sections import window_rules
+    from trainer.ledger.clock import clock
 
     held_out = settings.held_out
     if settings.window is not None:
@@ -127,8 +127,8 @@ async def _estimate(
     """What judging ``windows`` would cost, from a first look at them: before anything is paid for."""
     from data_bridge.quality import check
     from data_bridge.survey import summarise
-    from trainer.grouping import partition
     from trainer.judge.cost import estimate
+    from trainer.plan.grouping import partition
 
     groups = judge_tokens = 0
     async with aclosing(windows):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.settings import LineageSettings
+from trainer.config.commands import LineageSettings
 
 if TYPE_CHECKING:
-    from trainer.lineage import Ancestor, TrainedGroup, WindowStory
+    from trainer.ledger.lineage import Ancestor, TrainedGroup, WindowStory
 
 _METRICS = ("reward", "reward_std", "loss", "kl", "entropy", "ratio", "clip_share", "grad_norm", "staleness")
 """Those worth a line; ``--json`` has all of them."""
@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _work(settings: LineageSettings) -> int:
     import msgspec
 
-    from trainer.lineage import walk_back, walk_forward
-    from trainer.promotion.promotions import newest_checkpoint, parse_checkpoint_name
+    from trainer.ledger.lineage import walk_back, walk_forward
+    from trainer.ledger.releases import newest_checkpoint, parse_checkpoint_name
 
     async with database_of(settings) as database:
         if settings.window is not None:
@@ -83,8 +83,8 @@ def _show_ancestor(ancestor: Ancestor) -> None:
 
 def _unusual(settings: dict[str, Any]) -> str:
     """The settings of the run that are not the defaults of today; ``--json`` has all of them."""
-    from trainer.config import TrainSettings
-    from trainer.settings_source import public_values
+    from trainer.config.sections import TrainSettings
+    from trainer.config.sources import public_values
 
     defaults = public_values(TrainSettings())
     unusual = {name: value for name, value in settings.items() if value != defaults.get(name)}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.cli.settings import PromoteSettings
+from trainer.config.commands import PromoteSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.promotion.promotions import Listed, Promotion
+    from trainer.ledger.releases import Listed, Promotion
 
 _EPILOG = f"""examples:
   promote.py --list                                checkpoints with step, scores, state and lineage
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: PromoteSettings) -> int:
-    from trainer.promotion.pointer import sync
+    from trainer.ledger.pointer import sync
 
     _check(settings)
     async with database_of(settings, migrate=True) as database:
@@ -72,11 +72,11 @@ def _check(settings: PromoteSettings) -> None:
 
 async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
     """With the evidence that is kept: evaluating is ``evaluate.py``'s, so that this command answers at once."""
-    from trainer.backends.serving import serving as serving_of
-    from trainer.evaluation.gate import Ruling, rule
-    from trainer.evaluation.store import keep_ruling, latest_evaluation
-    from trainer.promote import publish
-    from trainer.promotion.promotions import find_checkpoint, newest_checkpoint, parse_checkpoint_name, serving
+    from trainer.inference.serving import serving as serving_of
+    from trainer.ledger.evaluations import keep_ruling, latest_evaluation
+    from trainer.ledger.releases import find_checkpoint, newest_checkpoint, parse_checkpoint_name, serving
+    from trainer.promote.gate import Ruling, rule
+    from trainer.promote.publish import publish
 
     if settings.step is None:
         checkpoint = await newest_checkpoint(database, settings.model)
@@ -115,9 +115,9 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
 
 
 async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion:
-    from trainer.backends.serving import serving as serving_of
-    from trainer.promote import end_canary, roll_back
-    from trainer.promotion.promotions import parse_checkpoint_name, running_canary
+    from trainer.inference.serving import serving as serving_of
+    from trainer.ledger.releases import parse_checkpoint_name, running_canary
+    from trainer.promote.publish import end_canary, roll_back
 
     reason = settings.reason or "rolled back by hand, no reason given"
     if settings.step is None and await running_canary(database, settings.model) is not None:
@@ -131,10 +131,10 @@ async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion
 
 
 async def _finish(settings: PromoteSettings, database: Database) -> int:
-    from trainer.promote import finish_canary
-    from trainer.promotion.canary import CanaryRuling
-    from trainer.promotion.release import settle_canary
-    from trainer.world.present import clock
+    from trainer.ledger.clock import clock
+    from trainer.promote.canary import CanaryRuling
+    from trainer.promote.publish import finish_canary
+    from trainer.run.release import settle_canary
 
     if settings.force:
         _show(settings, await finish_canary(database, settings.home, settings.model, outcome=settings.reason or ""))
@@ -151,7 +151,7 @@ async def _finish(settings: PromoteSettings, database: Database) -> int:
 
 
 async def _list(settings: PromoteSettings, database: Database) -> int:
-    from trainer.promotion.promotions import list_checkpoints
+    from trainer.ledger.releases import list_checkpoints
 
     listed = await list_checkpoints(database, settings.model)
     if settings.json_output:

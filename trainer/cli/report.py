@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.settings import ReportSettings
+from trainer.config.commands import ReportSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.report.types import RunFacts
+    from trainer.ledger.read.types import RunFacts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: ReportSettings) -> int:
-    from trainer.report.facts import gather, newest_run
+    from trainer.ledger.read.run_facts import gather, newest_run
     from trainer.report.page import write
     from trainer.report.verdict import headline
 

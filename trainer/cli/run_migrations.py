@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.settings import MigrationSettings
+from trainer.config.commands import MigrationSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database

@@ -19,13 +19,13 @@ from data_bridge.database_faults import explain, is_transient
 from data_bridge.errors import ConfigurationError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.cli.settings import ScheduleSettings
-from trainer.config import TrainSettings
-from trainer.scheduling.hand_on import variables_for
-from trainer.scheduling.heartbeat import AWAY, beating
-from trainer.scheduling.left_run import has_left_run
-from trainer.scheduling.readiness import readiness_of
-from trainer.scheduling.schedule import (
+from trainer.config.commands import ScheduleSettings
+from trainer.config.sections import TrainSettings
+from trainer.schedule.hand_on import variables_for
+from trainer.schedule.heartbeat import AWAY, beating
+from trainer.schedule.left_run import has_left_run
+from trainer.schedule.readiness import readiness_of
+from trainer.schedule.schedule import (
     BEAT,
     LEASE,
     LONGEST_CATCH_UP,
@@ -39,9 +39,9 @@ from trainer.scheduling.schedule import (
     outcome_of,
     period_due,
 )
-from trainer.scheduling.training_process import train
+from trainer.schedule.training_process import train
 
-logger = logging.getLogger("trainer.scheduling.schedule")
+logger = logging.getLogger("trainer.schedule.schedule")
 
 _TRAIN_MMO = (sys.executable, "-m", "trainer.cli.train_mmo")
 
@@ -214,7 +214,7 @@ class _Scheduler:
 
     async def _notify(self, summary: Summary) -> None:
         if self.settings.notify_url is not None:
-            from trainer.scheduling.notify import notify
+            from trainer.schedule.notify import notify
 
             await notify(self.settings.notify_url.get_secret_value(), summary)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import run_command
-from trainer.cli.settings import ServeSettings
+from trainer.config.commands import ServeSettings
 
 if TYPE_CHECKING:
-    from trainer.serving.checkpoints import ServedCheckpoints
+    from trainer.serve.checkpoints import ServedCheckpoints
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,9 +38,9 @@ async def _work(settings: ServeSettings) -> int:
         )
     listening = _listen(settings.host, settings.port)
 
-    from trainer.backends.cpu_checkpoint import store_of
+    from trainer.inference.checkpoints import store_of
     from trainer.inference.open import open_engine
-    from trainer.serving.checkpoints import ServedCheckpoints
+    from trainer.serve.checkpoints import ServedCheckpoints
 
     async with open_engine(settings) as engine, _promotions_followed(settings):
         stored = store_of(settings.home, settings.model)
@@ -55,7 +55,7 @@ async def _work(settings: ServeSettings) -> int:
 
 def _promotions_followed(settings: ServeSettings) -> AbstractAsyncContextManager[None]:
     """Those in the ledger where a database is named; otherwise only the file's, which needs no Postgres to run."""
-    from trainer.serving.follow_ledger import following_ledger
+    from trainer.serve.follow_ledger import following_ledger
 
     if settings.database_url is None:
         return nullcontext()
@@ -67,7 +67,7 @@ async def _serve(
 ) -> None:
     import uvicorn
 
-    from trainer.serving.app import make_app
+    from trainer.serve.app import make_app
 
     class Server(uvicorn.Server):
         """Being asked to stop is how a server ends well; uvicorn would raise the signal once more."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError
 from data_bridge.window_ids import is_closed, normalise, start_of, window_of
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.settings import SpawnSettings
+from trainer.config.commands import SpawnSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.cli.settings import TraceSettings
+from trainer.config.commands import TraceSettings
 
 EXAMPLES = """examples:
   traces.py export week.jsonl.gz                    the last week of DATABASE_URL, with what happened
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def work(settings: TraceSettings) -> int:
     from data_bridge.traces import export_traces, import_traces
-    from trainer.world.present import clock
+    from trainer.ledger.clock import clock
 
     is_export = settings.action == "export"
     async with database_of(settings, migrate=not is_export) as database:

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.config import TrainSettings
+from trainer.config.sections import TrainSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.backends.choose import Choice
     from trainer.run.after_training import AfterTraining
     from trainer.run.log_training import LogPlan
     from trainer.run.progress import View
     from trainer.run.session import Session
     from trainer.run.training_run import TrainingRun
+    from trainer.train.backends.choose import Choice
 
 _DESCRIPTION = """Train the agents' model on what they did and what came of it.
 
@@ -44,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def work(settings: TrainSettings) -> int:
-    from trainer.backends.choose import choose_backend
     from trainer.judge.open import describe, identity_of
-    from trainer.promote import check_canary
+    from trainer.promote.publish import check_canary
     from trainer.run.live_view import open_view
+    from trainer.train.backends.choose import choose_backend
 
     _check_settings(settings)
     choice = choose_backend(settings)
@@ -69,10 +69,10 @@ async def work(settings: TrainSettings) -> int:
 
 def _check_settings(settings: TrainSettings) -> None:
     """What can be refused before anything is opened."""
-    from trainer.evaluate import judged_by
+    from trainer.evaluate.evaluation import judged_by
     from trainer.judge.open import refuse_unusable
-    from trainer.run.thresholds import parse_thresholds
-    from trainer.selection import parse_rule
+    from trainer.train.selection import parse_rule
+    from trainer.train.thresholds import parse_thresholds
 
     parse_rule(settings.select)
     parse_thresholds(settings.stop_on)
@@ -83,8 +83,8 @@ def _check_settings(settings: TrainSettings) -> None:
 async def _heed_certificate(settings: TrainSettings, database: Database, view: View) -> None:
     """Warn of a judge that was not found fit; with ``--require-certified`` refuse it."""
     from data_bridge.errors import ConfigurationError
-    from trainer.judge.certification.certificates import find
     from trainer.judge.open import identity_of
+    from trainer.ledger.certificates import find
 
     identity = identity_of(settings)
     known = await database.pool.fetchval("SELECT to_regclass('hindsight.certificates') IS NOT NULL")
@@ -105,7 +105,7 @@ async def _heed_certificate(settings: TrainSettings, database: Database, view: V
 
 
 async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
-    from trainer.ledger import Ledger
+    from trainer.ledger.runs import Ledger
     from trainer.run.log_training import plan_log, summary_of
 
     if simulated:
@@ -118,16 +118,16 @@ async def _dry_run(settings: TrainSettings, database: Database, simulated: bool)
 
 
 async def _train(settings: TrainSettings, database: Database, choice: Choice, view: View, simulated: bool) -> int:
-    from trainer.backends.choose import open_backend
-    from trainer.ledger import Ledger
-    from trainer.records.game_rows import check_writable
-    from trainer.records.model_lock import hold
+    from trainer.ledger.game_rows import check_writable
+    from trainer.ledger.model_lock import hold
+    from trainer.ledger.runs import Ledger
     from trainer.run.after_training import after_training
     from trainer.run.closed_loop import train_in_closed_loop
     from trainer.run.log_training import plan_log, train_on_log
     from trainer.run.session import Session
-    from trainer.run.settle import mend, needs_mending
     from trainer.run.shutdown import stop_on_signal, unless_stopped
+    from trainer.train.backends.choose import open_backend
+    from trainer.train.settle import mend, needs_mending
 
     await check_writable(database)
     ledger = Ledger(database)

@@ -25,9 +25,9 @@ from data_bridge.redaction import redact, register_secret
 from trainer.judge.context import Prompt
 from trainer.judge.dialect import Dialect
 from trainer.judge.escape import clean
-from trainer.judge.records import CallResult
 from trainer.judge.retry import retry_after_of
 from trainer.judge.tokens import count_tokens
+from trainer.ledger.judge_records import CallResult
 
 if TYPE_CHECKING:
     from openai import APIConnectionError, APIStatusError

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from data_bridge.errors import ConfigurationError
-from trainer.config import JudgeCostSettings, JudgePriceSettings
+from trainer.config.sections import JudgeCostSettings, JudgePriceSettings
 
 FIXED_TOKENS = 1_200
 """Of a prompt, beside what is shown of the agents: the rubric, the rules of the reply and the outcomes."""

@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
-from trainer.config import JudgeSettings, judge_key
+from trainer.config.sections import JudgeSettings, judge_key
 from trainer.judge.budget import Budget
-from trainer.judge.cache import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
 from trainer.judge.client import Endpoint
 from trainer.judge.context import PROMPT_VERSION
 from trainer.judge.cost import price_of, uses_llm
@@ -21,6 +20,7 @@ from trainer.judge.outcome import IDENTITY, OutcomeJudge
 from trainer.judge.retry import Retry
 from trainer.judge.rubric import load_rubric
 from trainer.judge.ruler import LlmJudge
+from trainer.ledger.verdicts import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
 from trainer.types import Judge, JudgeIdentity
 
 

@@ -14,11 +14,11 @@ from statistics import fmean
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes
 from data_bridge.quality import Reason
-from trainer.judge.cache import VerdictStore
 from trainer.judge.positions import positions_of
-from trainer.judge.records import JudgedTrajectory, Judgement, Question
 from trainer.judge.usage import Usage
 from trainer.judge.view import decides, is_valid, view_of
+from trainer.ledger.judge_records import JudgedTrajectory, Judgement, Question
+from trainer.ledger.verdicts import VerdictStore
 from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
 IDENTITY = JudgeIdentity(judge="outcome", rubric="outcome", rubric_version="1", prompt_version="1", is_llm=False)

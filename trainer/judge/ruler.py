@@ -20,17 +20,17 @@ from statistics import fmean
 from data_bridge.errors import HindsightError
 from data_bridge.quality import Reason
 from trainer.judge.budget import Budget, OverBudget
-from trainer.judge.cache import VerdictStore
 from trainer.judge.client import Answer, CallFailed, Endpoint
 from trainer.judge.context import FittedGroup, OverContext, Prompt, fit, orders, prompt
 from trainer.judge.cost import Price
 from trainer.judge.limiter import Limiter
-from trainer.judge.records import Call, CallResult, JudgedTrajectory, Judgement, Question
 from trainer.judge.reply import BadReply, parse
 from trainer.judge.retry import Retry
 from trainer.judge.rubric import Rubric
 from trainer.judge.usage import Usage
 from trainer.judge.view import GroupView, view_of
+from trainer.ledger.judge_records import Call, CallResult, JudgedTrajectory, Judgement, Question
+from trainer.ledger.verdicts import VerdictStore
 from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ import msgspec
 
 from data_bridge.models import Window
 from data_bridge.quality import Reason, Rules, check
-from trainer.config import GroupingSettings
-from trainer.grouping import form_groups
+from trainer.config.sections import GroupingSettings
 from trainer.judge.failures import FailurePolicy, FailureTally
 from trainer.judge.stream import judge_stream
+from trainer.plan.grouping import form_groups
 from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
 
 

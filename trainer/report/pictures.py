@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from trainer.evaluation.evidence import Evaluation, Role
-from trainer.evaluation.statistics import spearman
+from trainer.evidence import Evaluation, Role
+from trainer.ledger.read.types import RunFacts, WindowFacts
 from trainer.report.charts import (
     CalendarHour,
     IntervalRow,
@@ -21,7 +21,7 @@ from trainer.report.charts import (
     line_chart,
     scatter,
 )
-from trainer.report.types import RunFacts, WindowFacts
+from trainer.statistics.intervals import spearman
 
 ROLES = (Role.CANDIDATE, Role.INCUMBENT, Role.BASE, Role.BASELINE)
 _MOST_DOTS = 2000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainer.promotion.promotions import Promotion, PromotionState
-from trainer.report.types import RunFacts
+from trainer.ledger.read.types import RunFacts
+from trainer.ledger.releases import Promotion, PromotionState
 
 _ENDED = {"running": "is still running", "interrupted": "was interrupted", "failed": "failed"}
 

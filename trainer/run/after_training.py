@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from data_bridge.errors import NotEnoughData, PromotionRefused
-from trainer.promotion.release import Considered, consider
-from trainer.promotion.retention import remove_old_checkpoints
-from trainer.report.facts import gather
+from trainer.ledger.read.run_facts import gather
+from trainer.promote.retention import remove_old_checkpoints
 from trainer.report.page import write
+from trainer.run.release import Considered, consider
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
 from trainer.types import Checkpoint

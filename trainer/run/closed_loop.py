@@ -18,10 +18,11 @@ from data_bridge.errors import Interrupted, NotEnoughData
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.window_ids import GRACE, end_of, start_of, window_of
-from trainer.config import window_rules
-from trainer.ledger import StoredRun
-from trainer.run.outlook import look_ahead
-from trainer.run.run_plan import NOTHING_PLANNED
+from trainer.config.sections import window_rules
+from trainer.ledger.clock import newest_simulated
+from trainer.ledger.runs import StoredRun
+from trainer.plan.outlook import look_ahead
+from trainer.plan.run_plan import NOTHING_PLANNED
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.world.cast import model_cast
@@ -30,7 +31,6 @@ from trainer.world.exploration import Exploration
 from trainer.world.market import Market
 from trainer.world.play import play_windows
 from trainer.world.policies import ChatPolicy
-from trainer.world.present import newest_simulated
 from trainer.world.tally import Tally
 
 if TYPE_CHECKING:

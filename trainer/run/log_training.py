@@ -9,12 +9,12 @@ from typing import TypeVar
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.postgres_reader import WindowReader
-from trainer.config import TrainSettings, window_rules
-from trainer.ledger import Ledger, StoredRun
-from trainer.run.outlook import Outlook, check_ready, look_ahead
+from trainer.config.sections import TrainSettings, window_rules
+from trainer.ledger.clock import clock
+from trainer.ledger.runs import Ledger, StoredRun
+from trainer.plan.outlook import Outlook, check_ready, look_ahead
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
-from trainer.world.present import clock
 
 T = TypeVar("T")
 

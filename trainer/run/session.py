@@ -8,11 +8,11 @@ import json
 from dataclasses import dataclass
 
 from data_bridge.database import Database
-from trainer.backends.base import TrainingBackend
-from trainer.config import GroupSettings, TrainSettings
-from trainer.ledger import Ledger
-from trainer.records.model_lock import ModelLock
+from trainer.config.sections import GroupSettings, TrainSettings
+from trainer.ledger.model_lock import ModelLock
+from trainer.ledger.runs import Ledger
 from trainer.run.progress import View
+from trainer.train.backends.base import TrainingBackend
 
 _ALSO_DECISIVE = (
     "model",

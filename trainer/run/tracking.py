@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_bridge.redaction import redact
-from trainer.config import BackendSettings
+from trainer.config.sections import BackendSettings
 
 logger = logging.getLogger(__name__)
 

@@ -20,21 +20,21 @@ from data_bridge.errors import BackendError, HindsightError, Interrupted, NotEno
 from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import Reason
 from data_bridge.redaction import redact
-from trainer.judge.cache import release_claims_of_dead
+from trainer.config.sources import public_values
 from trainer.judge.open import open_judge
+from trainer.ledger.read.run_facts import gather
+from trainer.ledger.states import RunState
+from trainer.ledger.verdicts import release_claims_of_dead
 from trainer.pipeline import Pipeline
-from trainer.records.code_version import code_version
-from trainer.records.states import RunState
-from trainer.report.facts import gather
+from trainer.plan.run_plan import PlannedWindow, RunPlan
 from trainer.report.page import write as write_page
+from trainer.run.code_version import code_version
 from trainer.run.progress import Progress
 from trainer.run.run_folder import RunFolder
-from trainer.run.run_plan import PlannedWindow, RunPlan
 from trainer.run.session import Session, fingerprint
 from trainer.run.tracking import Tracker, tracking
-from trainer.run.train_stage import TrainStage
-from trainer.run.verdict_stage import VerdictStage
-from trainer.settings_source import public_values
+from trainer.train.stage import TrainStage
+from trainer.train.verdict_stage import VerdictStage
 from trainer.types import Judge
 
 logger = logging.getLogger(__name__)

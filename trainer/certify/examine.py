@@ -1,0 +1,114 @@
+"""Asks a judge everything that its certificate needs. Verdicts are stored as always: an examination can be taken up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from data_bridge.errors import JudgeError
+from trainer.certify.attacks import ATTACKS
+from trainer.certify.material import Material, pnl_by_trajectory
+from trainer.certify.measures import Asked, Scores
+from trainer.certify.probes import attacked, outcome_flipped, padded, without_hidden_knowledge
+from trainer.judge.usage import Usage
+from trainer.types import Group, Judge, JudgeFailure
+
+T = TypeVar("T")
+
+
+class Examined(Judge, Protocol):
+    """A judge that counts what it was asked and what that cost."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Examiners:
+    """The same judge, asked in three ways."""
+
+    one_order: Examined
+    two_orders: Examined
+    """That order and its reverse; what ``one_order`` was told is not asked again."""
+    again: Examined
+    """The order of ``one_order``, asked anew."""
+
+    @property
+    def calls(self) -> int:
+        return sum(judge.usage.calls for judge in (self.one_order, self.two_orders, self.again))
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(judge.usage.cost_usd for judge in (self.one_order, self.two_orders, self.again))
+
+
+async def examine(examiners: Examiners, material: Material) -> Asked:
+    """All answers on ``material``. JudgeError if the judge cannot be heard on every group."""
+    groups = [without_hidden_knowledge(group) for group in material.groups]
+    longer = [padded(group) for group in groups]
+    both, again, flipped, with_padding = await _heard(
+        [
+            _all(examiners.two_orders, groups),
+            _all(examiners.again, groups),
+            _all(examiners.two_orders, [outcome_flipped(group) for group in groups]),
+            _all(examiners.two_orders, [group for group, _ in longer]),
+        ]
+    )
+    first = await _all(examiners.one_order, groups)
+    return Asked(
+        first_order=first,
+        other_order=[_other(mean, one) for mean, one in zip(both, first, strict=True)],
+        again=again,
+        flipped=flipped,
+        padded=[(scores, chosen) for scores, (_, chosen) in zip(with_padding, longer, strict=True)],
+        attacks=await _attacks(examiners, groups, first),
+        skill=material.skill,
+        agent_of={member.trajectory_id: member.agent_id for group in groups for member in group.trajectories},
+        pnl_of=pnl_by_trajectory(groups),
+    )
+
+
+def _other(mean: Scores, first: Scores) -> dict[str, float]:
+    """The scores of the second order, from those of the first and the mean of the two."""
+    return {member: 2 * mean[member] - first[member] for member in mean}
+
+
+def calls_needed(groups: int) -> int:
+    """How many times the judge is asked in one examination."""
+    return 7 * groups + len(ATTACKS)
+
+
+async def _attacks(
+    examiners: Examiners, groups: Sequence[Group], clean: Sequence[Scores]
+) -> list[tuple[str, float, float]]:
+    """Each attack is written by the worst agent of a group, who has most to gain."""
+
+    async def one(number: int) -> tuple[str, float, float]:
+        place = number % len(groups)
+        worst = min(clean[place], key=lambda member: (clean[place][member], member))
+        [after] = await _all(examiners.one_order, [attacked(groups[place], worst, ATTACKS[number].text)])
+        return ATTACKS[number].name, clean[place][worst], after[worst]
+
+    return await _heard(one(number) for number in range(len(ATTACKS)))
+
+
+async def _all(judge: Judge, groups: Sequence[Group]) -> list[Scores]:
+    return await _heard(_scores(judge, group) for group in groups)
+
+
+async def _heard(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All answers; or the first failure, once the others have come: they are paid for, and stored for the next time."""
+    answers = [asyncio.create_task(one) for one in asked]
+    await asyncio.gather(*answers, return_exceptions=True)
+    return [answer.result() for answer in answers]
+
+
+async def _scores(judge: Judge, group: Group) -> Scores:
+    judged = await judge.judge(group)
+    if isinstance(judged, JudgeFailure):
+        raise JudgeError(
+            f"The judge could not be examined: no verdict on group {group.group_id} ({judged.reason}: {judged.detail})."
+        )
+    return {verdict.trajectory_id: verdict.score for verdict in judged.verdicts}

@@ -1,0 +1,109 @@
+"""What a judge is examined on: hours of the simulated market, whose agents' skill is known, or the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from data_bridge.database import Database
+from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step
+from data_bridge.postgres_reader import WindowReader
+from data_bridge.quality import Rules, check
+from data_bridge.window_ids import end_of, start_of
+from trainer.config.sections import GroupingSettings
+from trainer.plan.grouping import form_groups
+from trainer.types import Group
+from trainer.world.cast import scripted_cast
+from trainer.world.clock import windows_from
+from trainer.world.market import Market, outcomes_of
+from trainer.world.player import AgentHour, PlayedHour, Player
+from trainer.world.record import action_of
+
+FIRST_WINDOW = "2026-03-02T00:00"
+LUCK = 0.3
+"""Enough noise that some sound decisions lose: a judge that only looks at profit cannot hide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Groups to show the judge, and what is known about their agents that it is not told."""
+
+    name: str
+    """``simulated`` or ``windows``."""
+    groups: tuple[Group, ...]
+    skill: dict[str, float]
+
+    @property
+    def where(self) -> str:
+        """What the names of its lines end with."""
+        return "" if self.name == "simulated" else " (own windows)"
+
+
+async def simulated(groups: int, agents: int, seed: int, luck: float = LUCK) -> Material:
+    """Hours in which scripted agents of every skill decide on the same news."""
+    market = Market(seed=seed, luck=luck, stage="one", decisions=1)
+    cast = scripted_cast(agents, seed)
+    windows = windows_from(FIRST_WINDOW, groups)
+    played = [_group(hour) async for hour in Player(market, cast).play(windows)]
+    return Material("simulated", tuple(played), {agent.agent_id: agent.skill or 0.0 for agent in cast})
+
+
+async def from_windows(
+    database: Database, rules: Rules, settings: GroupingSettings, seed: int, groups: int
+) -> Material:
+    """The first groups that the user's own windows give."""
+    reader = WindowReader(database, rules)
+    found: list[Group] = []
+    async with aclosing(reader.stream(await reader.discover())) as windows:
+        async for window in windows:
+            found += form_groups(check(window, rules), settings, seed).groups
+            if len(found) >= groups:
+                break
+    return Material("windows", tuple(found[:groups]), {})
+
+
+def _group(played: PlayedHour) -> Group:
+    hour, closing = played.hour, played.tape.closing
+    members = tuple(_trajectory(life, played) for life in played.agents)
+    return Group(f"{hour.window_id}/1", hour.window_id, members, outcomes_of(hour, closing, closing))
+
+
+def _trajectory(life: AgentHour, played: PlayedHour) -> AgentTrajectory:
+    """The agent's hour as the reader would give it, without the way through the database."""
+    window_id = played.hour.window_id
+    name = f"{window_id}-{life.agent.index}"
+    return AgentTrajectory(
+        trajectory_id=name,
+        agent_id=life.agent.agent_id,
+        window_id=window_id,
+        window_hours=1,
+        start_time=start_of(window_id),
+        end_time=end_of(window_id, 1),
+        steps=_steps(life, played),
+        content_hash=name,
+        size_bytes=0,
+        final_balance=life.after.balance,
+        lifetime_pnl=life.after.lifetime_pnl,
+    )
+
+
+def _steps(life: AgentHour, played: PlayedHour) -> list[Step]:
+    return [
+        Step(
+            step_number=number,
+            state=EnvironmentState(balance=step.book.balance, lifetime_pnl=step.book.lifetime_pnl + step.gain),
+            llm_calls=[LLMCall(model=step.answer.model, messages=list(step.messages), response=step.answer.text)],
+            action=action_of(step.decision, step.error, step.price, step.book.stake, played.hour),
+        )
+        for number, step in enumerate(life.steps)
+    ]
+
+
+def pnl_by_trajectory(groups: Sequence[Group]) -> dict[str, float]:
+    return {
+        member.trajectory_id: member.window_pnl
+        for group in groups
+        for member in group.trajectories
+        if member.window_pnl is not None
+    }

@@ -1,0 +1,1 @@
+"""Candidate and others at the same decision points of held-out windows, judged blind."""

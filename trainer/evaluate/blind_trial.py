@@ -1,0 +1,260 @@
+"""A blind trial: every policy answers the same decision points, and a judge scores the answers without names.
+
+Works in memory with any policies and any judge. A judge that fails costs the decision point for all policies alike,
+never a score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from data_bridge.errors import JudgeError, NotEnoughData
+from data_bridge.quality import CheckedWindow
+from trainer.evaluate.comparison import Compared, ScoredReply
+from trainer.evaluate.decision_points import (
+    DecisionPoint,
+    Replay,
+    Replayed,
+    alias_of,
+    blind_order,
+    decision_points,
+    with_reply,
+)
+from trainer.evidence import Role
+from trainer.types import ChatModel, Completion, Group, Judge, JudgedGroup, JudgeFailure
+
+logger = logging.getLogger(__name__)
+
+_ASKED_AT_ONCE = 64
+
+
+class Policy(Protocol):
+    """Anything that answers at a decision point: a checkpoint, a script, or the log itself."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def replies(
+        self, point: DecisionPoint, *, samples: int, temperature: float, seed: int
+    ) -> list[Completion]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPolicy:
+    """A chat model, asked with exactly the logged messages."""
+
+    model: ChatModel
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        return await self.model.chat(
+            point.messages, n=samples, temperature=temperature, max_tokens=point.max_tokens, seed=seed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedPolicy:
+    """What the agents really said: a baseline that every log has."""
+
+    name: str = "as logged"
+
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        return [Completion(text=point.call.response, model=self.name)] * samples
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is asked, and of whom it is told apart."""
+
+    points_per_window: int = 2
+    samples: int = 4
+    purposes: tuple[str, ...] = ("action",)
+    temperature: float | None = None
+    """None: the one that most of the logged calls were made at, so that an explorer's does not count."""
+    max_group: int = 8
+    min_gain: float = 0.0
+    max_judge_failures: float = 0.2
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The decision points at which all policies can be compared, and why others cannot."""
+
+    compared: tuple[Compared, ...]
+    asked: int
+    left_out: Mapping[str, int]
+    judge_cost_usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One reply on its way to the judge."""
+
+    role: Role
+    completion: Completion
+    replayed: Replayed | None
+    alias: str
+
+
+@dataclass(slots=True)
+class _Asked:
+    point: DecisionPoint
+    answers: list[_Answer] = field(default_factory=list)
+
+
+async def compare_policies(
+    windows: Sequence[CheckedWindow],
+    policies: Mapping[Role, Policy],
+    judge: Judge,
+    plan: Plan,
+    replay: Replay | None = None,
+) -> Outcome:
+    """Ask, replay and judge. NotEnoughData without a decision point, JudgeError if too many got no verdict."""
+    points = [
+        point
+        for window in windows
+        for point in decision_points(window, purposes=plan.purposes, most=plan.points_per_window, seed=plan.seed)
+    ]
+    if not points:
+        raise NotEnoughData(
+            f"No held-out window has an LLM call with purpose {', '.join(plan.purposes)}: nothing to evaluate on."
+        )
+    if not judge.identity.is_llm:
+        points = _rebuildable(points, replay)
+    asked = await _ask(points, policies, plan, replay, _temperature(windows, plan))
+    judged = await asyncio.gather(*(_judge(one, judge, plan) for one in asked))
+    compared = tuple(result for result, _, _ in judged if result is not None)
+    left_out = Counter(reason for _, reason, _ in judged if reason is not None)
+    if sum(left_out.values()) > plan.max_judge_failures * len(points) or not compared:
+        told = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+        raise JudgeError(
+            f"The evaluation judge gave no verdict at {sum(left_out.values())} of {len(points)} decision points "
+            f"({told}): see the log, then evaluate again."
+        )
+    return Outcome(compared, len(points), dict(left_out), sum(cost for _, _, cost in judged))
+
+
+def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list[DecisionPoint]:
+    """The offline judge knows nothing but what came of a decision, so it can only judge where that can be told."""
+    known = [point for point in points if replay is not None and replay.knows(point)]
+    if not known:
+        raise NotEnoughData(
+            "The offline judge cannot evaluate these windows: what another decision would have come to is only known "
+            "in the simulated market; set EVAL_JUDGE_MODEL (or JUDGE_MODEL) to let an LLM judge the replies."
+        )
+    return known
+
+
+def _temperature(windows: Sequence[CheckedWindow], plan: Plan) -> float:
+    if plan.temperature is not None:
+        return plan.temperature
+    logged = Counter(
+        call.temperature
+        for window in windows
+        for trajectory in window.usable
+        for call in trajectory.llm_calls
+        if call.purpose in plan.purposes and call.temperature is not None
+    )
+    return logged.most_common(1)[0][0] if logged else 1.0
+
+
+async def _ask(
+    points: Sequence[DecisionPoint],
+    policies: Mapping[Role, Policy],
+    plan: Plan,
+    replay: Replay | None,
+    temperature: float,
+) -> list[_Asked]:
+    """Every policy's replies at every point. One policy after the other, so that a model answers in full batches."""
+    asked = [_Asked(point) for point in points]
+    slots = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def ask(one: _Asked, role: Role, policy: Policy) -> None:
+        seed = int(alias_of(one.point, "seed", 0, plan.seed)[:7], 16)
+        async with slots:
+            completions = await policy.replies(one.point, samples=plan.samples, temperature=temperature, seed=seed)
+        for sample, completion in enumerate(completions):
+            replayed = replay.play(one.point, completion.text) if replay is not None else None
+            alias = alias_of(one.point, role, sample, plan.seed)
+            one.answers.append(_Answer(role, completion, replayed, alias))
+
+    for role, policy in policies.items():
+        async with asyncio.TaskGroup() as group:
+            for one in asked:
+                group.create_task(ask(one, role, policy))
+        logger.info("%s %s answered at %d decision points", role, policy.name, len(points))
+    return asked
+
+
+async def _judge(asked: _Asked, judge: Judge, plan: Plan) -> tuple[Compared | None, str | None, float]:
+    """The scored replies at one point, or why there are none; and what judging them cost."""
+    roles = list(dict.fromkeys(answer.role for answer in asked.answers))
+    width = max(1, plan.max_group // len(roles))
+    per_role = {role: [answer for answer in asked.answers if answer.role == role] for role in roles}
+    parts = [
+        [answer for role in roles for answer in per_role[role][start : start + width]]
+        for start in range(0, plan.samples, width)
+    ]
+    results = await asyncio.gather(
+        *(judge.judge(_blind_group(asked.point, part, number)) for number, part in enumerate(parts))
+    )
+    cost = sum(result.cost_usd for result in results)
+    failed = next((result for result in results if isinstance(result, JudgeFailure)), None)
+    if failed is not None:
+        return None, failed.reason.value, cost
+    scored: dict[Role, list[ScoredReply]] = {role: [] for role in roles}
+    for part, result in zip(parts, results, strict=True):
+        assert isinstance(result, JudgedGroup)
+        for answer, reply in zip(part, _scored(part, result), strict=True):
+            scored[answer.role].append(reply)
+    return Compared(asked.point, {role: tuple(replies) for role, replies in scored.items()}), None, cost
+
+
+def _blind_group(point: DecisionPoint, answers: Sequence[_Answer], number: int) -> Group:
+    order = blind_order([answer.alias for answer in answers])
+    return Group(
+        group_id=f"evaluation/{point.key}/{number}",
+        window_id=point.window_id,
+        trajectories=tuple(
+            with_reply(point, answers[index].completion.text, answers[index].replayed, alias=answers[index].alias)
+            for index in order
+        ),
+        outcomes=point.outcomes,
+    )
+
+
+def _scored(answers: Sequence[_Answer], judged: JudgedGroup) -> list[ScoredReply]:
+    """Replies with their scores. Word-for-word the same reply is the same decision: such replies share their mean."""
+    verdicts = {verdict.trajectory_id: verdict for verdict in judged.verdicts}
+    same: dict[str, list[float]] = {}
+    for answer in answers:
+        same.setdefault(answer.completion.text, []).append(verdicts[answer.alias].score)
+    return [
+        ScoredReply(
+            text=answer.completion.text,
+            score=sum(same[answer.completion.text]) / len(same[answer.completion.text]),
+            explanation=verdicts[answer.alias].explanation,
+            pnl=answer.replayed.pnl if answer.replayed is not None else None,
+            is_valid=answer.replayed.is_valid if answer.replayed is not None else None,
+            is_error=_is_error(answer),
+            is_blocked=answer.replayed.is_blocked if answer.replayed is not None else None,
+            token_ids=answer.completion.token_ids,
+        )
+        for answer in answers
+    ]
+
+
+def _is_error(answer: _Answer) -> bool:
+    """With a replay: not an action. Without one all that can be seen is a reply that is empty or was cut off."""
+    if answer.replayed is not None:
+        return not answer.replayed.is_valid and not answer.replayed.is_blocked
+    return not answer.completion.text.strip() or answer.completion.finish_reason == "length"

@@ -1,0 +1,202 @@
+"""Scored replies in, figures with intervals out: the arithmetic of an evaluation, pure and seeded.
+
+Every number is averaged in this order: the samples of a policy at a decision point, the points of a window, the
+windows. Differences are taken at the decision point, where the policies faced the same question, so that an easy hour
+or a lenient group favours nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from trainer.evaluate.decision_points import DecisionPoint
+from trainer.evidence import Comparison, ExampleDecision, ExampleReply, PolicyFigures, Role, WindowFigures
+from trainer.statistics.intervals import (
+    ANY,
+    DIFFERENCE_OF_SHARES,
+    SHARE,
+    Bounds,
+    Interval,
+    by_window,
+    mean_interval,
+    spearman,
+    windows_needed,
+)
+
+_LONGEST_SHOWN = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredReply:
+    """One policy's reply at a decision point, with what the judge and the replay say of it."""
+
+    text: str
+    score: float
+    explanation: str
+    pnl: float | None = None
+    is_valid: bool | None = None
+    """None where nobody can tell whether the reply is an action."""
+    is_error: bool = False
+    is_blocked: bool | None = None
+    """None where nobody can tell what the safety guard would have said."""
+    token_ids: tuple[int, ...] = ()
+    """As they were sampled; empty where the model's endpoint does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A decision point at which every policy has all its replies scored."""
+
+    point: DecisionPoint
+    replies: Mapping[Role, tuple[ScoredReply, ...]]
+
+
+Measure = Callable[[ScoredReply], float | None]
+
+
+def figures_of(
+    role: Role, name: str, compared: Sequence[Compared], *, seed: int, kl_from_base: float | None = None
+) -> PolicyFigures:
+    def over(measure: Measure, bounds: Bounds = ANY) -> Interval | None:
+        return _interval(compared, lambda at: _mean_of(at, role, measure), bounds, seed)
+
+    return PolicyFigures(
+        role=role,
+        name=name,
+        score=_known(over(lambda reply: reply.score, SHARE)),
+        pnl=over(lambda reply: reply.pnl),
+        valid_rate=over(lambda reply: None if reply.is_valid is None else float(reply.is_valid), SHARE),
+        error_rate=_known(over(lambda reply: float(reply.is_error), SHARE)),
+        blocked_rate=over(lambda reply: None if reply.is_blocked is None else float(reply.is_blocked), SHARE),
+        reply_length=_known(over(lambda reply: float(len(reply.text)), (0.0, math.inf))),
+        kl_from_base=kl_from_base,
+    )
+
+
+def compare(against: Role, name: str, compared: Sequence[Compared], *, min_gain: float, seed: int) -> Comparison:
+    """Candidate minus ``against``."""
+
+    def difference(measure: Measure, bounds: Bounds = ANY) -> Interval | None:
+        return _interval(compared, lambda at: _difference(at, against, measure), bounds, seed)
+
+    gains = _per_window(compared, lambda at: _difference(at, against, lambda reply: reply.score))
+    return Comparison(
+        against=against,
+        name=name,
+        score_difference=_known(difference(lambda reply: reply.score, DIFFERENCE_OF_SHARES)),
+        win_rate=_known(_interval(compared, lambda at: _win_rate(at, against), SHARE, seed)),
+        pnl_difference=difference(lambda reply: reply.pnl),
+        error_difference=_known(difference(lambda reply: float(reply.is_error), DIFFERENCE_OF_SHARES)),
+        length_ratio=_length(compared, Role.CANDIDATE) / max(1.0, _length(compared, against)),
+        windows_needed=windows_needed(list(gains.values()), min_gain),
+    )
+
+
+def windows_of(compared: Sequence[Compared], roles: Iterable[Role]) -> tuple[WindowFigures, ...]:
+    roles = tuple(roles)
+
+    def of(measure: Measure) -> dict[Role, dict[str, float]]:
+        return {role: _per_window(compared, partial(_mean_of, role=role, measure=measure)) for role in roles}
+
+    scores, pnl = of(lambda reply: reply.score), of(lambda reply: reply.pnl)
+    return tuple(
+        WindowFigures(
+            window_id,
+            scores={role: scores[role][window_id] for role in roles},
+            pnl={role: pnl[role][window_id] for role in roles if window_id in pnl[role]},
+        )
+        for window_id in sorted({at.point.window_id for at in compared})
+    )
+
+
+def score_pnl_correlation(compared: Sequence[Compared]) -> float | None:
+    """Does the judge see what the market saw? Not a target: a judge of decisions should not follow luck."""
+    pairs = [
+        (reply.score, reply.pnl)
+        for at in compared
+        for replies in at.replies.values()
+        for reply in replies
+        if reply.pnl is not None
+    ]
+    return spearman([score for score, _ in pairs], [pnl for _, pnl in pairs])
+
+
+def best_and_worst(
+    compared: Sequence[Compared], names: Mapping[Role, str]
+) -> tuple[ExampleDecision | None, ExampleDecision | None]:
+    """The decisions at which the candidate gained and lost most against the incumbent."""
+    if not compared:
+        return None, None
+    ordered = sorted(compared, key=lambda at: (_gain(at), at.point.key))
+    return _example(ordered[-1], names), _example(ordered[0], names)
+
+
+def _example(at: Compared, names: Mapping[Role, str]) -> ExampleDecision:
+    replies = (
+        ExampleReply(role, names[role], reply.text[:_LONGEST_SHOWN], reply.score, reply.pnl, reply.explanation)
+        for role, own in at.replies.items()
+        for reply in own
+    )
+    seen = at.point.messages[-1].content
+    return ExampleDecision(
+        window_id=at.point.window_id,
+        trajectory_id=at.point.trajectory.trajectory_id,
+        agent_id=at.point.trajectory.agent_id,
+        step_number=at.point.step.step_number,
+        observation=(seen if isinstance(seen, str) else "")[:_LONGEST_SHOWN],
+        replies=tuple(replies),
+        difference=_gain(at),
+    )
+
+
+def _gain(at: Compared) -> float:
+    return _difference(at, Role.INCUMBENT, lambda reply: reply.score) or 0.0
+
+
+def _mean_of(at: Compared, role: Role, measure: Measure) -> float | None:
+    return _mean(measure(reply) for reply in at.replies[role])
+
+
+def _difference(at: Compared, against: Role, measure: Measure) -> float | None:
+    candidate, other = _mean_of(at, Role.CANDIDATE, measure), _mean_of(at, against, measure)
+    return None if candidate is None or other is None else candidate - other
+
+
+def _win_rate(at: Compared, against: Role) -> float:
+    wins = [
+        1.0 if mine.score > theirs.score else 0.5 if mine.score == theirs.score else 0.0
+        for mine in at.replies[Role.CANDIDATE]
+        for theirs in at.replies[against]
+    ]
+    return math.fsum(wins) / len(wins)
+
+
+def _length(compared: Sequence[Compared], role: Role) -> float:
+    return _mean(float(len(reply.text)) for at in compared for reply in at.replies[role]) or 0.0
+
+
+def _per_window(compared: Sequence[Compared], at_point: Callable[[Compared], float | None]) -> dict[str, float]:
+    measured = [(at.point.window_id, value) for at in compared if (value := at_point(at)) is not None]
+    return by_window([window for window, _ in measured], [value for _, value in measured])
+
+
+def _interval(
+    compared: Sequence[Compared], at_point: Callable[[Compared], float | None], bounds: Bounds, seed: int
+) -> Interval | None:
+    values = list(_per_window(compared, at_point).values())
+    return mean_interval(values, bounds=bounds, seed=seed) if values else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known, None if nothing is."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _known(interval: Interval | None) -> Interval:
+    if interval is None:
+        raise ValueError("there is no decision point to compare policies at")
+    return interval

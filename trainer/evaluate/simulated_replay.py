@@ -1,0 +1,85 @@
+"""Evaluation on the simulated market: what a reply would have come to, and a script to measure models against.
+
+The one place where evaluation meets the world. The planted truth stays there: a replay knows prices, not skill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from data_bridge.database import Database
+from trainer.evaluate.decision_points import DecisionPoint, Replayed
+from trainer.types import Completion
+from trainer.world.exchange import fill_price
+from trainer.world.exploration import DEFAULT_EXPLORATION
+from trainer.world.player import judge_reply
+from trainer.world.policies import Ask, ScriptedPolicy
+from trainer.world.record import action_of
+from trainer.world.replay import DecisionPoint as Moment
+from trainer.world.replay import SimulatedWindow, decision_points, score_reply
+from trainer.world.store import load_windows
+
+
+@dataclass(slots=True)
+class SimulatedReplay:
+    """Replays decisions of the simulated windows among those that are evaluated."""
+
+    windows: Mapping[str, SimulatedWindow]
+    _moments: dict[str, Moment | None] = field(default_factory=dict)
+
+    def knows(self, point: DecisionPoint) -> bool:
+        return self.moment(point) is not None
+
+    def play(self, point: DecisionPoint, reply: str) -> Replayed | None:
+        moment = self.moment(point)
+        if moment is None:
+            return None
+        score = score_reply(moment, reply)
+        decision, error = judge_reply(reply, moment.seen, moment.book, moment.gain, moment.limits)
+        filled = decision is not None and decision.market and error is None
+        price = fill_price(decision, moment.tape.fills[moment.step]) if filled and decision is not None else None
+        hour = self.windows[point.window_id].hour()
+        action = action_of(decision, error, price, moment.book.stake, hour)
+        return Replayed(action, score.pnl, is_valid=score.is_valid, is_blocked=score.is_blocked)
+
+    def moment(self, point: DecisionPoint) -> Moment | None:
+        """The world's side of ``point``; None if it is not of a simulated window, or was asked in other words."""
+        if point.key not in self._moments:
+            self._moments[point.key] = self._rebuild(point)
+        return self._moments[point.key]
+
+    def _rebuild(self, point: DecisionPoint) -> Moment | None:
+        window = self.windows.get(point.window_id)
+        if window is None:
+            return None
+        moments = decision_points(window, point.trajectory)
+        moment = moments[point.step_index] if point.step_index < len(moments) else None
+        return moment if moment is not None and list(moment.messages) == point.messages else None
+
+
+@dataclass(frozen=True, slots=True)
+class NewsScript:
+    """A script that does what the news says, at the largest size allowed: the baseline of the simulated market."""
+
+    replay: SimulatedReplay
+    name: str = "script that follows the news"
+
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        moment = self.replay.moment(point)
+        if moment is None:  # a window that is not simulated: there the log is all there is to compare with
+            return [Completion(point.call.response, model=self.name)] * samples
+        script = ScriptedPolicy(skill=1.0)
+        answers = [
+            await script.answer(
+                Ask(moment.messages, moment.seen, False, DEFAULT_EXPLORATION, moment.limits, (seed, point.key, sample))
+            )
+            for sample in range(samples)
+        ]
+        return [Completion(answer.text, model=self.name) for answer in answers]
+
+
+async def load_replay(database: Database, window_ids: Iterable[str]) -> SimulatedReplay | None:
+    """A replay of the simulated windows among ``window_ids``; None if there are none."""
+    windows = await load_windows(database, window_ids)
+    return SimulatedReplay(windows) if windows else None

@@ -1,0 +1,149 @@
+"""What an evaluation found, as it is kept in the ledger and shown in the report.
+
+Plain frozen types with a JSON form of their own; nothing here computes. ``evaluate`` fills them, ``gate`` reads
+them, and a report written a year later decodes them again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from trainer.statistics.intervals import Interval
+from trainer.types import Checkpoint, JudgeIdentity
+
+
+class Role(StrEnum):
+    """Who is compared. The candidate is always one of them; the gate only looks at the incumbent."""
+
+    CANDIDATE = "candidate"
+    INCUMBENT = "incumbent"
+    BASE = "base"
+    BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFigures:
+    """How one policy did over all held-out windows. Intervals are over windows; None: could not be measured."""
+
+    role: Role
+    name: str
+    score: Interval
+    pnl: Interval | None
+    """Realised P&L of a decision in the game's money, where what happened can be rebuilt."""
+    valid_rate: Interval | None
+    error_rate: Interval
+    """Replies that were empty, cut off, not an action, or failed for another reason than the safety guard."""
+    blocked_rate: Interval | None
+    """Replies that the safety guard stopped, where what happened can be rebuilt."""
+    reply_length: Interval
+    """Characters."""
+    kl_from_base: float | None = None
+    """Mean per token of its own replies here; only of the candidate, and only where it runs on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Candidate minus another policy at the same decision points."""
+
+    against: Role
+    name: str
+    score_difference: Interval
+    win_rate: Interval
+    """Of the candidate's replies over the other's at the same point; a tie counts one half."""
+    pnl_difference: Interval | None
+    error_difference: Interval
+    length_ratio: float
+    windows_needed: int | None
+    """Windows that would tell the score difference from the wanted gain; None if it is too small to tell, ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleReply:
+    role: Role
+    name: str
+    text: str
+    score: float
+    pnl: float | None
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleDecision:
+    """One decision point with what each policy answered and what the judge said of it."""
+
+    window_id: str
+    trajectory_id: str
+    agent_id: str
+    step_number: int
+    observation: str
+    replies: tuple[ExampleReply, ...]
+    difference: float
+    """Candidate's mean score minus the incumbent's here."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFigures:
+    window_id: str
+    scores: dict[Role, float]
+    pnl: dict[Role, float]
+    """Empty where what happened cannot be rebuilt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Candidate against incumbent (and others) on held-out windows: all the evidence the gate has."""
+
+    evaluation_id: str
+    run_id: str | None
+    """None for a comparison that was asked for by hand."""
+    model: str
+    candidate: Checkpoint
+    incumbent: Checkpoint | None
+    """None: the agents use the untrained base model."""
+    judge: JudgeIdentity
+    training_judge: str | None
+    decision_points: int
+    samples: int
+    left_out: dict[str, int]
+    """Decision points that gave no comparison, by reason."""
+    windows: tuple[WindowFigures, ...]
+    figures: tuple[PolicyFigures, ...]
+    comparisons: tuple[Comparison, ...]
+    score_pnl_correlation: float | None
+    """Spearman's rank correlation of judge score and realised P&L over all replies."""
+    best: ExampleDecision | None
+    worst: ExampleDecision | None
+    judge_cost_usd: float
+    seed: int
+    created_at: datetime
+
+    def of(self, role: Role) -> PolicyFigures | None:
+        return next((figures for figures in self.figures if figures.role == role), None)
+
+    def against(self, role: Role) -> Comparison | None:
+        return next((comparison for comparison in self.comparisons if comparison.against == role), None)
+
+    @property
+    def compared_with(self) -> tuple[str, int]:
+        """Model and step of the incumbent; step 0 of the candidate's own model where that is the base model."""
+        return (self.model, 0) if self.incumbent is None else (self.incumbent.model, self.incumbent.step)
+
+    @property
+    def score_difference(self) -> Interval:
+        """What the gate decides on: candidate minus incumbent."""
+        comparison = self.against(Role.INCUMBENT)
+        if comparison is None:
+            raise ValueError(f"evaluation {self.evaluation_id} has no incumbent to compare with")
+        return comparison.score_difference
+
+
+def to_json(evaluation: Evaluation) -> str:
+    return msgspec.json.encode(evaluation).decode()
+
+
+def from_json(text: str | bytes) -> Evaluation:
+    return msgspec.json.decode(text, type=Evaluation)

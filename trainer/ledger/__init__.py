@@ -1,0 +1,1 @@
+"""The trainer's memory: the only room that writes or reads schema `hindsight`."""

@@ -1,0 +1,195 @@
+"""The ledger's batches and checkpoints: prepared, submitted, trained; or failed, or lost.
+
+``batch_trained`` is the one place where a batch becomes durable: the batch, its checkpoint, its exclusions and the
+game's own rows are written together or not at all. Every write asks for the model's lock in its own transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from data_bridge.database import Database
+from trainer.ledger.batch_record import BatchRecord, decode_exclusions, decode_groups, encode_exclusions, encode_groups
+from trainer.ledger.game_rows import mark_trained, unmark_trained
+from trainer.ledger.model_lock import ModelLock, check_held
+from trainer.ledger.rows import as_json, exclude_rows, move
+from trainer.ledger.states import BATCH_TRANSITIONS, WINDOW_TRANSITIONS, BatchState, WindowState, sources_of
+from trainer.types import Checkpoint, StepResult
+
+
+class BatchLedger:
+    """The part of the ledger that makes a step happen once."""
+
+    def __init__(self, database: Database) -> None:
+        self._pool = database.pool
+
+    async def trained_batches(self, run_id: str) -> int:
+        query = "SELECT count(*) FROM hindsight.batches WHERE run_id = $1 AND state = $2"
+        return int(await self._pool.fetchval(query, run_id, BatchState.TRAINED.value))
+
+    async def next_batch_number(self, run_id: str) -> int:
+        query = "SELECT coalesce(max(number), 0) + 1 FROM hindsight.batches WHERE run_id = $1"
+        return int(await self._pool.fetchval(query, run_id))
+
+    async def batch_prepared(self, lock: ModelLock, record: BatchRecord) -> None:
+        """Store the batch before anything of it leaves this process."""
+        gone = {exclusion.trajectory_id for exclusion in record.exclusions}
+        async with self._pool.acquire() as connection, connection.transaction():
+            await check_held(connection, lock)
+            await connection.execute(
+                "INSERT INTO hindsight.batches (batch_id, run_id, model, number, policy_step, state, groups,"
+                " exclusions, trainable_tokens, metrics, settings)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb,"
+                " (SELECT settings FROM hindsight.runs WHERE run_id = $2))",
+                *(record.batch_id, record.run_id, record.model, record.number, record.policy_step),
+                *(BatchState.PREPARED.value, encode_groups(record.groups), encode_exclusions(record.exclusions)),
+                *(record.trainable_tokens, as_json(record.known_metrics)),
+            )
+            await connection.executemany(
+                "INSERT INTO hindsight.batch_trajectories (batch_id, trajectory_id, model, agent_id, window_id,"
+                " group_id, verdict_key, score, has_tokens) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                [
+                    (
+                        *(record.batch_id, verdict.trajectory_id, record.model, agent_id, group.window_id),
+                        *(group.group_id, group.verdict_key, verdict.score, verdict.trajectory_id not in gone),
+                    )
+                    for group, agent_id, verdict in record.members()
+                ],
+            )
+
+    async def batch_submitted(self, lock: ModelLock, batch_id: str, receipt: str) -> None:
+        """Keep the backend's newest receipt, before its job is followed."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await check_held(connection, lock)
+            await move(
+                connection,
+                "UPDATE hindsight.batches SET state = $3, job_id = $4, submitted_at = coalesce(submitted_at, now())"
+                " WHERE batch_id = $1 AND state = ANY($2::text[])",
+                f"batch {batch_id}",
+                BatchState.SUBMITTED.value,
+                *(batch_id, sources_of(BatchState.SUBMITTED, BATCH_TRANSITIONS), BatchState.SUBMITTED.value, receipt),
+            )
+
+    async def batch_trained(
+        self, lock: ModelLock, record: BatchRecord, result: StepResult, metrics: Mapping[str, Any]
+    ) -> None:
+        """The batch is durable: its state, checkpoint, exclusions and the game's own rows, all or nothing."""
+        point = result.checkpoint
+        async with self._pool.acquire() as connection, connection.transaction():
+            await check_held(connection, lock)
+            await move(
+                connection,
+                "UPDATE hindsight.batches SET state = $3, step = $4, metrics = $5::jsonb, finished_at = now()"
+                " WHERE batch_id = $1 AND state = ANY($2::text[])",
+                f"batch {record.batch_id}",
+                BatchState.TRAINED.value,
+                *(record.batch_id, sources_of(BatchState.TRAINED, BATCH_TRANSITIONS), BatchState.TRAINED.value),
+                *(point.step, as_json(metrics)),
+            )
+            await connection.execute(
+                "INSERT INTO hindsight.checkpoints (model, step, run_id, batch_id, base_model, backend, location)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+                *(point.model, point.step, record.run_id, record.batch_id),
+                *(point.base_model, point.backend, point.location),
+            )
+            await self._replace_exclusions(connection, record)
+            await connection.execute(
+                "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])"
+                " AND state = ANY($4::text[])",
+                *(record.run_id, record.window_ids, WindowState.TRAINED.value),
+                sources_of(WindowState.TRAINED, WINDOW_TRANSITIONS),
+            )
+            await mark_trained(connection, record, result)
+
+    async def _replace_exclusions(self, connection: Any, record: BatchRecord) -> None:
+        """What left a member out before a restart (its judge failed, it had no tokens) no longer does."""
+        await connection.execute(
+            "DELETE FROM hindsight.exclusions WHERE run_id = $1 AND trajectory_id = ANY($2::text[])",
+            *(record.run_id, [verdict.trajectory_id for _, _, verdict in record.members()]),
+        )
+        await exclude_rows(connection, record.run_id, record.exclusions)
+
+    async def batch_failed(self, lock: ModelLock, batch_id: str, error: str) -> None:
+        """The backend does not have the batch: its trajectories are free for another one."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await check_held(connection, lock)
+            await move(
+                connection,
+                "UPDATE hindsight.batches SET state = $3, error = $4, finished_at = now()"
+                " WHERE batch_id = $1 AND state = ANY($2::text[])",
+                f"batch {batch_id}",
+                BatchState.FAILED.value,
+                *(batch_id, sources_of(BatchState.FAILED, BATCH_TRANSITIONS), BatchState.FAILED.value, error),
+            )
+            await connection.execute(
+                "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1", batch_id
+            )
+
+    async def steps_lost(self, lock: ModelLock, after_step: int) -> list[int]:
+        """Checkpoints after ``after_step`` are gone: forget them, and free the trajectories of their batches."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await check_held(connection, lock)
+            rows = await connection.fetch(
+                "DELETE FROM hindsight.checkpoints WHERE model = $1 AND step > $2 RETURNING step, run_id, batch_id",
+                *(lock.model, after_step),
+            )
+            for row in rows:
+                await move(
+                    connection,
+                    "UPDATE hindsight.batches SET state = $3, error = 'its checkpoint was lost'"
+                    " WHERE batch_id = $1 AND state = ANY($2::text[])",
+                    f"batch {row['batch_id']}",
+                    BatchState.LOST.value,
+                    *(row["batch_id"], sources_of(BatchState.LOST, BATCH_TRANSITIONS), BatchState.LOST.value),
+                )
+                freed = await connection.fetch(
+                    "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1 RETURNING window_id",
+                    row["batch_id"],
+                )
+                await connection.execute(
+                    "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])",
+                    *(row["run_id"], list({one["window_id"] for one in freed}), WindowState.PLANNED.value),
+                )
+                await unmark_trained(connection, row["batch_id"])
+        return sorted(row["step"] for row in rows)
+
+    async def unfinished_batch(self, model: str) -> BatchRecord | None:
+        """The batch that a dead process left prepared or submitted, if there is one."""
+        row = await self._pool.fetchrow(
+            "SELECT batch_id, run_id, model, number, policy_step, job_id, groups::text, exclusions::text,"
+            " trainable_tokens, metrics::text FROM hindsight.batches WHERE model = $1 AND state = ANY($2::text[])",
+            *(model, [BatchState.PREPARED.value, BatchState.SUBMITTED.value]),
+        )
+        if row is None:
+            return None
+        return BatchRecord(
+            row["batch_id"],
+            row["run_id"],
+            row["model"],
+            row["number"],
+            row["policy_step"],
+            decode_groups(row["groups"]),
+            decode_exclusions(row["exclusions"]),
+            row["trainable_tokens"],
+            row["job_id"],
+            json.loads(row["metrics"]),
+        )
+
+    async def trained_ids(self, model: str, window_ids: Iterable[str]) -> set[str]:
+        """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says."""
+        rows = await self._pool.fetch(
+            "SELECT trajectory_id FROM hindsight.batch_trajectories"
+            " WHERE model = $1 AND window_id = ANY($2::text[]) AND NOT released",
+            *(model, list(window_ids)),
+        )
+        return {row["trajectory_id"] for row in rows}
+
+    async def newest_checkpoint(self, model: str) -> Checkpoint | None:
+        row = await self._pool.fetchrow(
+            "SELECT model, step, base_model, backend, location FROM hindsight.checkpoints"
+            " WHERE model = $1 ORDER BY step DESC LIMIT 1",
+            model,
+        )
+        return None if row is None else Checkpoint(**row)

@@ -1,0 +1,224 @@
+"""Where a checkpoint comes from, and what became of a window: read off the ledger, nothing else.
+
+Backwards: checkpoint → batch → groups of windows → verdicts with their words, judge and rubric → run, configuration,
+code. Forwards: window → the checkpoints it trained, and what agents use of them now; or why it trained none.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from data_bridge.database import Database
+from data_bridge.errors import NotEnoughData
+from data_bridge.window_ids import is_held_out, normalise
+from trainer.ledger.batch_record import GroupRecord, decode_groups
+from trainer.ledger.releases import checkpoint_of, find_checkpoint
+from trainer.types import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTrajectory:
+    """One member of a group: what the judge made of it, and the hash of what was judged."""
+
+    trajectory_id: str
+    agent_id: str
+    score: float
+    uncertainty: float
+    explanation: str
+    has_tokens: bool
+    """False for a member that only set its group's mean."""
+    content_hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedGroup:
+    group_id: str
+    window_id: str
+    judge: str
+    rubric: str
+    rubric_version: str
+    prompt_version: str
+    prompt_hashes: tuple[str, ...]
+    verdict_key: str
+    trajectories: tuple[TrainedTrajectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """One checkpoint on the way back, with the batch that made it."""
+
+    checkpoint: Checkpoint
+    trained_at: datetime
+    run_id: str
+    code_version: str | None
+    settings: dict[str, Any]
+    batch_id: str
+    parent_step: int
+    """The checkpoint that the step was taken from; 0 is the base model."""
+    policy_step: int
+    """The checkpoint that the batch was scored for: an earlier one than the parent if it was prepared ahead."""
+    trainable_tokens: int
+    metrics: dict[str, Any]
+    groups: tuple[TrainedGroup, ...]
+
+    @property
+    def window_ids(self) -> tuple[str, ...]:
+        return tuple(sorted({group.window_id for group in self.groups}))
+
+
+@dataclass(frozen=True, slots=True)
+class Descendant:
+    """A checkpoint that a window trained."""
+
+    checkpoint: Checkpoint
+    run_id: str
+    batch_id: str
+    trajectories: int
+    mean_score: float
+    later_steps: int
+    """Checkpoints of the model that build on it."""
+    state: str | None
+    """Of the newest promotion that carries it: of this step, or of one that builds on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStory:
+    """What became of a window."""
+
+    window_id: str
+    held_out: bool
+    trained: tuple[Descendant, ...]
+    excluded: dict[str, int]
+    """Trajectories that were not trained, by reason, over all runs."""
+    evaluated: tuple[str, ...]
+    """Checkpoints that were evaluated on it."""
+
+
+_CHECKPOINT = """
+SELECT c.*, b.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
+       (SELECT coalesce(max(p.step), 0) FROM hindsight.checkpoints p
+        WHERE p.model = c.model AND p.step < c.step) AS parent_step
+FROM hindsight.checkpoints c JOIN hindsight.batches b USING (batch_id)
+WHERE c.model = $1 AND c.step = $2
+"""
+_VERDICTS = """
+SELECT verdict_key, prompt_hash, scores FROM hindsight.verdicts WHERE verdict_key = ANY($1)
+ORDER BY verdict_key, order_number
+"""
+_TRAINED = """
+SELECT c.model, c.step, c.base_model, c.backend, c.location, c.run_id, c.batch_id,
+       count(*) AS trajectories, avg(t.score) AS mean_score,
+       (SELECT count(*) FROM hindsight.checkpoints l WHERE l.model = c.model AND l.step > c.step) AS later_steps,
+       (SELECT p.state FROM hindsight.promotions p WHERE p.model = c.model AND p.step >= c.step
+        ORDER BY p.state IN ('serving', 'canary') DESC, p.promotion_id DESC LIMIT 1) AS state
+FROM hindsight.batch_trajectories t JOIN hindsight.checkpoints c USING (batch_id)
+WHERE t.window_id = $1 AND NOT t.released
+GROUP BY c.model, c.step ORDER BY c.model, c.step
+"""
+_EVALUATED = """
+SELECT DISTINCT model || '@step' || candidate_step AS name FROM hindsight.evaluations
+WHERE report -> 'windows' @> jsonb_build_array(jsonb_build_object('window_id', $1::text)) ORDER BY 1
+"""
+
+
+async def walk_back(database: Database, model: str, step: int, *, depth: int = 1) -> list[Ancestor]:
+    """The checkpoint and those before it, the newest first: ``depth`` of them, 0 for all.
+
+    ConfigurationError if there is no such checkpoint; an empty list for the base model, which came from nowhere.
+    """
+    await find_checkpoint(database, model, step)
+    found: list[Ancestor] = []
+    while step > 0 and (depth == 0 or len(found) < depth):
+        row = await database.pool.fetchrow(_CHECKPOINT, model, step)
+        if row is None:
+            break
+        found.append(await _ancestor(database, row))
+        step = found[-1].parent_step
+    return found
+
+
+async def walk_forward(database: Database, window_id: str, held_out_share: float) -> WindowStory:
+    """What became of a window. NotEnoughData if no run ever saw it."""
+    window_id = normalise(window_id) or window_id
+    pool = database.pool
+    trained = await pool.fetch(_TRAINED, window_id)
+    excluded = await pool.fetch(
+        "SELECT reason, count(DISTINCT trajectory_id) AS number FROM hindsight.exclusions WHERE window_id = $1"
+        " GROUP BY 1 ORDER BY 2 DESC, 1",
+        window_id,
+    )
+    evaluated = await pool.fetch(_EVALUATED, window_id)
+    if not (trained or excluded or evaluated):
+        raise NotEnoughData(f"No run has seen window {window_id}: `check_windows.py --window {window_id}` shows it.")
+    return WindowStory(
+        window_id=window_id,
+        held_out=is_held_out(window_id, held_out_share),
+        trained=tuple(
+            Descendant(
+                checkpoint=checkpoint_of(row),
+                run_id=row["run_id"],
+                batch_id=row["batch_id"],
+                trajectories=row["trajectories"],
+                mean_score=row["mean_score"],
+                later_steps=row["later_steps"],
+                state=row["state"],
+            )
+            for row in trained
+        ),
+        excluded={row["reason"]: row["number"] for row in excluded},
+        evaluated=tuple(row["name"] for row in evaluated),
+    )
+
+
+async def _ancestor(database: Database, row: Any) -> Ancestor:
+    groups = decode_groups(row["groups"])
+    settings = json.loads(row["settings"])
+    members = await database.pool.fetch(
+        "SELECT trajectory_id, has_tokens FROM hindsight.batch_trajectories WHERE batch_id = $1", row["batch_id"]
+    )
+    with_tokens = {member["trajectory_id"] for member in members if member["has_tokens"]}
+    verdicts: dict[str, list[Any]] = {}
+    for verdict in await database.pool.fetch(_VERDICTS, [group.verdict_key for group in groups]):
+        verdicts.setdefault(verdict["verdict_key"], []).append(verdict)
+    return Ancestor(
+        checkpoint=checkpoint_of(row),
+        trained_at=row["created_at"],
+        run_id=row["run_id"],
+        code_version=settings.pop("code_version", None),
+        settings=settings,
+        batch_id=row["batch_id"],
+        parent_step=row["parent_step"],
+        policy_step=row["policy_step"],
+        trainable_tokens=row["trainable_tokens"],
+        metrics=json.loads(row["metrics"]),
+        groups=tuple(_group(group, verdicts.get(group.verdict_key, []), with_tokens) for group in groups),
+    )
+
+
+def _group(group: GroupRecord, verdicts: list[Any], with_tokens: set[str]) -> TrainedGroup:
+    hashes = {one["trajectory_id"]: one["content"] for verdict in verdicts for one in json.loads(verdict["scores"])}
+    return TrainedGroup(
+        group_id=group.group_id,
+        window_id=group.window_id,
+        judge=group.identity.judge,
+        rubric=group.identity.rubric,
+        rubric_version=group.identity.rubric_version,
+        prompt_version=group.identity.prompt_version,
+        prompt_hashes=tuple(verdict["prompt_hash"] for verdict in verdicts if verdict["prompt_hash"]),
+        verdict_key=group.verdict_key,
+        trajectories=tuple(
+            TrainedTrajectory(
+                trajectory_id=verdict.trajectory_id,
+                agent_id=agent_id,
+                score=verdict.score,
+                uncertainty=verdict.uncertainty,
+                explanation=verdict.explanation,
+                has_tokens=verdict.trajectory_id in with_tokens,
+                content_hash=hashes.get(verdict.trajectory_id),
+            )
+            for agent_id, verdict in zip(group.agent_ids, group.verdicts, strict=True)
+        ),
+    )

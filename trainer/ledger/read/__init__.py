@@ -1,0 +1,1 @@
+"""The one door for reading the ledger: what reports, lineage, console and API show."""

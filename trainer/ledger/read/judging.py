@@ -1,0 +1,86 @@
+"""What the judge did in one run: who it was, whether it agrees with itself, what it cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.ledger.read.agreement import order_agreement
+from trainer.ledger.read.types import CostFacts, OrderAgreement
+from trainer.types import JudgeIdentity
+
+# A run trains on verdicts that an earlier one paid for, and pays for some that it does not train on; those of its
+# evaluation are about windows that it did not plan.
+_VERDICTS = """
+WITH keys AS (
+    SELECT t.verdict_key FROM hindsight.batch_trajectories t JOIN hindsight.batches b USING (batch_id)
+    WHERE b.run_id = $1
+    UNION SELECT v.verdict_key FROM hindsight.verdicts v JOIN hindsight.windows w USING (run_id, window_id)
+    WHERE v.run_id = $1)
+"""
+_IDENTITIES = f"""{_VERDICTS}
+SELECT judge, rubric, rubric_version, prompt_version, is_llm, count(DISTINCT verdict_key) AS groups
+FROM hindsight.verdicts JOIN keys USING (verdict_key) GROUP BY 1, 2, 3, 4, 5 ORDER BY groups DESC
+"""
+_ORDERS = f"""{_VERDICTS}
+SELECT verdict_key, order_number, one ->> 'trajectory_id' AS trajectory_id, (one ->> 'score')::float8 AS score
+FROM hindsight.verdicts JOIN keys USING (verdict_key), jsonb_array_elements(scores) AS one
+ORDER BY verdict_key, order_number
+"""
+_COSTS = """
+SELECT judge, count(*) AS calls, count(*) FILTER (WHERE result <> 'ok') AS failed_calls,
+       sum(prompt_tokens)::bigint AS prompt_tokens, sum(completion_tokens)::bigint AS completion_tokens,
+       sum(cost_usd)::float8 AS usd
+FROM hindsight.judge_calls WHERE run_id = $1 GROUP BY judge ORDER BY usd DESC, judge
+"""
+_COST_CURVE = """
+SELECT row_number() OVER calls AS calls, sum(cost_usd) OVER calls AS usd
+FROM hindsight.judge_calls WHERE run_id = $1 WINDOW calls AS (ORDER BY call_id)
+"""
+_CURVE_POINTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """As read from the ledger; the types are the report's own."""
+
+    identity: JudgeIdentity | None
+    """Who judged most of what could be trained."""
+    groups: int
+    agreement: OrderAgreement | None
+    costs: tuple[CostFacts, ...]
+    cost_curve: tuple[tuple[int, float], ...]
+
+
+async def judging_of(connection: Any, run_id: str) -> Judging:
+    identities = await connection.fetch(_IDENTITIES, run_id)
+    orders = await connection.fetch(_ORDERS, run_id)
+    costs = await connection.fetch(_COSTS, run_id)
+    curve = await connection.fetch(_COST_CURVE, run_id)
+    return Judging(
+        identity=_identity(identities[0]) if identities else None,
+        groups=sum(row["groups"] for row in identities),
+        agreement=order_agreement(_by_group(orders)),
+        costs=tuple(CostFacts(**row) for row in costs),
+        cost_curve=_thinned([(row["calls"], row["usd"]) for row in curve]),
+    )
+
+
+def _identity(row: Any) -> JudgeIdentity:
+    return JudgeIdentity(row["judge"], row["rubric"], row["rubric_version"], row["prompt_version"], row["is_llm"])
+
+
+def _by_group(orders: Iterable[Any]) -> list[list[dict[str, float]]]:
+    """Scores by trajectory, of every order of every group."""
+    found: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in orders:
+        found[row["verdict_key"]][row["order_number"]][row["trajectory_id"]] = row["score"]
+    return [list(group.values()) for group in found.values()]
+
+
+def _thinned(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """At most some points of the curve, the last one always among them."""
+    stride = max(1, -(-len(curve) // _CURVE_POINTS))
+    return tuple(curve[place] for place in range(len(curve) - 1, -1, -stride))[::-1]

@@ -1,0 +1,186 @@
+"""Reads everything the report shows of one run: from one snapshot of the ledger, and from nowhere else but the P&L of
+what was trained, which only the game's own rows know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from data_bridge.database import Database
+from data_bridge.errors import NotEnoughData
+from data_bridge.window_ids import is_held_out
+from trainer.evidence import Evaluation, from_json
+from trainer.ledger.batch_record import decode_groups
+from trainer.ledger.certificates import find as find_certificate
+from trainer.ledger.read.judging import judging_of
+from trainer.ledger.read.trained_pnl import scored_pnl
+from trainer.ledger.read.types import DayFacts, RunFacts, StepFacts
+from trainer.ledger.read.windows import windows_of
+from trainer.ledger.releases import promotion_of
+
+_BATCHES = """
+SELECT batch_id, number, policy_step, state, step, groups::text, trainable_tokens, metrics::text, error
+FROM hindsight.batches WHERE run_id = $1 ORDER BY number
+"""
+_MEMBERS = """
+SELECT t.trajectory_id, t.window_id, t.score, b.step FROM hindsight.batch_trajectories t
+JOIN hindsight.batches b USING (batch_id) WHERE b.run_id = $1 AND b.state = 'trained'
+"""
+# What the verdict of the page rests on: the evidence of the promotion, else the run's own. A comparison that was asked
+# for by hand afterwards decided nothing; it stands in only for a run that has neither.
+_EVALUATION = """
+SELECT report::text, ruling, reasons FROM hindsight.evaluations e
+WHERE run_id = $1
+   OR evaluation_id IN (SELECT evaluation_id FROM hindsight.promotions p WHERE p.model = e.model AND p.step = $2)
+   OR (run_id IS NULL AND (model, candidate_step) =
+       (SELECT model, step FROM hindsight.checkpoints WHERE run_id = $1 ORDER BY step DESC LIMIT 1))
+ORDER BY (SELECT max(promotion_id) FROM hindsight.promotions p
+          WHERE p.evaluation_id = e.evaluation_id AND p.step = $2) DESC NULLS LAST,
+         run_id IS NULL, created_at DESC
+LIMIT 1
+"""
+# What became of the checkpoint that was promoted last; one that agents were rolled back to was not promoted again.
+_PROMOTION = """
+WITH own AS (
+    SELECT p.* FROM hindsight.promotions p JOIN hindsight.checkpoints c USING (model, step) WHERE c.run_id = $1)
+SELECT * FROM own
+WHERE step = (SELECT step FROM own WHERE kind = 'promotion' ORDER BY promotion_id DESC LIMIT 1)
+ORDER BY promotion_id DESC LIMIT 1
+"""
+
+
+async def newest_run(database: Database, model: str) -> str:
+    """The id of the model's latest run. NotEnoughData if it has none."""
+    query = "SELECT run_id FROM hindsight.runs WHERE model = $1 ORDER BY started_at DESC, run_id DESC LIMIT 1"
+    run_id = await database.pool.fetchval(query, model)
+    if run_id is None:
+        raise NotEnoughData(f"The model {model!r} has no run yet; `python scripts/train_mmo.py` makes one.")
+    return str(run_id)
+
+
+async def gather(database: Database, run_id: str) -> RunFacts:
+    """The facts of ``run_id``. NotEnoughData if there is no such run."""
+    async with (
+        database.pool.acquire() as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        run = await connection.fetchrow("SELECT * FROM hindsight.runs WHERE run_id = $1", run_id)
+        if run is None:
+            raise NotEnoughData(f"There is no run {run_id!r}; `python scripts/report.py --list` names them.")
+        settings = json.loads(run["settings"])
+        code_version = settings.pop("code_version", None)
+        batches = await connection.fetch(_BATCHES, run_id)
+        members = await connection.fetch(_MEMBERS, run_id)
+        excluded = await connection.fetch(
+            "SELECT window_id, reason, count(*) AS number FROM hindsight.exclusions WHERE run_id = $1 GROUP BY 1, 2",
+            run_id,
+        )
+        planned = await connection.fetch(
+            "SELECT window_id, state, jsonb_array_length(groups) AS groups FROM hindsight.windows WHERE run_id = $1",
+            run_id,
+        )
+        promotion = await connection.fetchrow(_PROMOTION, run_id)
+        evaluated = await connection.fetchrow(_EVALUATION, run_id, None if promotion is None else promotion["step"])
+        evaluation = None if evaluated is None else from_json(evaluated["report"])
+        judging = await judging_of(connection, run_id)
+        windows = windows_of(planned, members, excluded, batches)
+        simulated = await connection.fetchval(
+            "SELECT count(*) FROM hindsight.simulated_windows WHERE window_id = ANY($1)",
+            [window.window_id for window in windows],
+        )
+        leaked = await _leaked(connection, run_id, run["model"], float(settings.get("held_out_share", 0.1)), evaluation)
+    return RunFacts(
+        run_id=run_id,
+        model=run["model"],
+        base_model=run["base_model"],
+        backend=run["backend"],
+        state=run["state"],
+        error=run["error"],
+        attempts=run["attempts"],
+        started_at=run["started_at"],
+        finished_at=run["finished_at"],
+        settings=settings,
+        code_version=code_version,
+        judge=judging.identity,
+        certificate=await find_certificate(database, judging.identity) if judging.identity else None,
+        groups_judged=judging.groups,
+        evaluation=evaluation,
+        ruling=None if evaluated is None else evaluated["ruling"],
+        ruling_reasons=() if evaluated is None else tuple(evaluated["reasons"]),
+        promotion=None if promotion is None else promotion_of(promotion),
+        steps=_steps(batches, members),
+        failed_batches=tuple(
+            f"batch {row['number']}: {row['error'] or row['state']}"
+            for row in batches
+            if row["state"] in ("failed", "lost")
+        ),
+        days=tuple(_day(day) for day in json.loads(run["summary"]).get("days", [])),
+        exclusions=_by_reason(excluded),
+        agreement=judging.agreement,
+        scored_pnl=await scored_pnl(database, {row["trajectory_id"]: row["score"] for row in members}),
+        costs=judging.costs,
+        cost_curve=judging.cost_curve,
+        windows=windows,
+        simulated_windows=simulated,
+        leaked_windows=leaked,
+    )
+
+
+async def _leaked(
+    connection: Any, run_id: str, model: str, share: float, evaluation: Evaluation | None
+) -> tuple[str, ...]:
+    """Held-out windows in a batch of this run, and windows of the evaluation in any batch of the model."""
+    rows = await connection.fetch(
+        "SELECT DISTINCT t.window_id, b.run_id = $1 AS is_own FROM hindsight.batch_trajectories t"
+        " JOIN hindsight.batches b USING (batch_id) WHERE b.run_id = $1 OR (b.model = $2 AND NOT t.released)",
+        *(run_id, model),
+    )
+    evaluated = {window.window_id for window in evaluation.windows} if evaluation is not None else set()
+    leaked = {
+        row["window_id"]
+        for row in rows
+        if row["window_id"] in evaluated or (row["is_own"] and is_held_out(row["window_id"], share))
+    }
+    return tuple(sorted(leaked))
+
+
+def _steps(batches: Sequence[Any], members: Sequence[Any]) -> tuple[StepFacts, ...]:
+    trained = Counter(member["step"] for member in members)
+    return tuple(_step(row, trained[row["step"]]) for row in batches if row["state"] == "trained")
+
+
+def _step(row: Any, trajectories: int) -> StepFacts:
+    metrics = json.loads(row["metrics"])
+    return StepFacts(
+        step=row["step"],
+        groups=len(decode_groups(row["groups"])),
+        trajectories=trajectories,
+        trainable_tokens=row["trainable_tokens"],
+        metrics={
+            name: float(value)
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        },
+        histogram=metrics.get("advantage_histogram"),
+    )
+
+
+def _day(figures: Mapping[str, Any]) -> DayFacts:
+    return DayFacts(
+        figures["day"],
+        figures["played_with"],
+        figures["step"],
+        figures.get("valid_share"),
+        figures.get("mean_pnl"),
+    )
+
+
+def _by_reason(excluded: Iterable[Any]) -> dict[str, int]:
+    """Most frequent first."""
+    total: Counter[str] = Counter()
+    for row in excluded:
+        total[row["reason"]] += row["number"]
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,46 @@
+"""What trained trajectories made in their windows, beside what the judge gave them: a sample, from the game's table."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+
+import asyncpg
+
+from data_bridge.database import Database
+from data_bridge.models import AgentTrajectory
+from data_bridge.rows import TRAJECTORY_COLUMNS, trajectory_of
+from trainer.ledger.read.types import ScoredPnl
+
+logger = logging.getLogger(__name__)
+
+SAMPLE = 400
+_LARGEST = 1_000_000  # bytes of JSON; a row beyond that is not worth a dot
+_NOT_READABLE = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InsufficientPrivilegeError)
+
+
+def sample(trajectory_ids: Mapping[str, float], size: int = SAMPLE) -> list[str]:
+    """The same ``size`` of them every time, without favour to early or late ones."""
+    return sorted(trajectory_ids, key=lambda one: hashlib.blake2b(one.encode(), digest_size=8).digest())[:size]
+
+
+async def scored_pnl(database: Database, scores: Mapping[str, float]) -> tuple[ScoredPnl, ...]:
+    """Score and P&L of a sample of ``scores``; without those whose P&L is not known, or whose row is gone.
+
+    The ledger outlives the game's rows, and its reader may have no right to them: then there is nothing to show.
+    """
+    chosen = sample(scores)
+    query = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "trajectoryId" = ANY($2)'
+    try:
+        rows = await database.pool.fetch(query, _LARGEST, chosen)
+    except _NOT_READABLE as error:
+        logger.info("the report goes without the P&L of what was trained: %s", error)
+        return ()
+    read = (trajectory_of(row, row["windowId"] or "", None) for row in rows)
+    found = {
+        one.trajectory_id: one.window_pnl
+        for one in read
+        if isinstance(one, AgentTrajectory) and one.window_pnl is not None
+    }
+    return tuple(ScoredPnl(one, scores[one], found[one]) for one in chosen if one in found)

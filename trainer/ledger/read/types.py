@@ -1,0 +1,157 @@
+"""What the report knows of one run. Plain frozen types: ``facts`` fills them, ``pictures`` and ``page`` show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from trainer.evidence import Evaluation
+from trainer.ledger.certificates import Certificate
+from trainer.ledger.releases import Promotion
+from trainer.types import JudgeIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """One gradient step."""
+
+    step: int
+    groups: int
+    trajectories: int
+    trainable_tokens: int
+    metrics: Mapping[str, float]
+    histogram: Mapping[str, list[float]] | None
+    """Advantages: ``edges`` and ``counts``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DayFacts:
+    """One day of the closed loop. Of a day that was played before a restart only what was trained is known."""
+
+    day: int
+    played_with: str
+    step: int
+    valid_share: float | None
+    mean_pnl: float | None
+    """Of a trajectory, in the game's money."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderAgreement:
+    """How well the judge agreed with itself when the same group was shown in another order."""
+
+    pairs: tuple[tuple[float, float], ...]
+    mean_difference: float
+    flip_share: float
+    """Of pairs of trajectories in a group, those that one order ranks one way and another order the other way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPnl:
+    """A trained trajectory: what the judge gave it, and what it made in its window."""
+
+    trajectory_id: str
+    score: float
+    pnl: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostFacts:
+    """What one judge was asked in this run, training and evaluation alike."""
+
+    judge: str
+    calls: int
+    failed_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What the judge said of one trained trajectory."""
+
+    agent_id: str
+    score: float
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """One window that the run met, trained or not."""
+
+    window_id: str
+    state: str
+    """As in the ledger; ``held_out`` or ``not planned`` for a window of which only exclusions are known."""
+    groups: int
+    steps: tuple[int, ...]
+    """The gradient steps that learnt from it."""
+    mean_score: float | None
+    excluded: Mapping[str, int]
+    """Trajectories that were left out, by reason."""
+    best: Words | None = None
+    worst: Words | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Everything the page shows."""
+
+    run_id: str
+    model: str
+    base_model: str
+    backend: str
+    state: str
+    error: str | None
+    attempts: int
+    started_at: datetime
+    finished_at: datetime | None
+    settings: Mapping[str, Any]
+    """As resolved; secrets are only marked as set."""
+    code_version: str | None
+    judge: JudgeIdentity | None
+    """Who judged what was trained; None if nothing was judged."""
+    certificate: Certificate | None
+    groups_judged: int
+    evaluation: Evaluation | None
+    ruling: str | None
+    ruling_reasons: tuple[str, ...]
+    promotion: Promotion | None
+    """The latest one of a checkpoint of this run, whatever became of it."""
+    steps: tuple[StepFacts, ...]
+    failed_batches: tuple[str, ...]
+    """What went wrong with each batch that failed or was lost."""
+    days: tuple[DayFacts, ...]
+    exclusions: Mapping[str, int]
+    agreement: OrderAgreement | None
+    scored_pnl: tuple[ScoredPnl, ...]
+    """A sample of the trained trajectories whose P&L is known."""
+    costs: tuple[CostFacts, ...]
+    cost_curve: tuple[tuple[int, float], ...]
+    """(calls, dollars spent by then)."""
+    windows: tuple[WindowFacts, ...]
+    simulated_windows: int
+    """How many of ``windows`` the simulated market played."""
+    leaked_windows: tuple[str, ...]
+    """Held-out windows that a batch holds: empty, or the comparison is worth nothing."""
+
+    @property
+    def checkpoint(self) -> str:
+        """The name of the checkpoint that this run is about."""
+        if self.evaluation is not None:
+            return self.evaluation.candidate.name
+        return f"{self.model}@step{self.steps[-1].step}" if self.steps else self.model
+
+    @property
+    def trained_trajectories(self) -> int:
+        return sum(step.trajectories for step in self.steps)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(step.trainable_tokens for step in self.steps)
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(cost.usd for cost in self.costs)

@@ -1,0 +1,221 @@
+"""The trainer's memory in Postgres: runs, planned windows, exclusions; and, in ``records.batches``, batches.
+
+Every method is one transaction. The states and what may follow what are in ``records.states``; an UPDATE that finds
+another state than the tables allow is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from data_bridge.quality import Exclusion, Reason
+from trainer.ledger.batches import BatchLedger
+from trainer.ledger.rows import as_json, decode_planned, exclude_rows, insert_windows, move, plan_summary
+from trainer.ledger.states import (
+    DECIDED_REASONS,
+    FINAL_REASONS,
+    RUN_TRANSITIONS,
+    WINDOW_TRANSITIONS,
+    BatchState,
+    RunState,
+    WindowState,
+    sources_of,
+)
+from trainer.plan.run_plan import PlannedGroup, PlannedWindow, RunPlan
+from trainer.run.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run that can be taken up, or was."""
+
+    run_id: str
+    state: RunState
+    dropout_rate: float
+    summary: Mapping[str, Any]
+
+
+class Ledger(BatchLedger):
+    """Reads and writes schema ``hindsight``. Stateless: the database is the only memory."""
+
+    # Runs
+
+    async def find_unfinished_run(self, model: str, fingerprint: str) -> StoredRun | None:
+        """The newest run of ``model`` that did not end well, if it was made with the same ``fingerprint``."""
+        row = await self._pool.fetchrow(
+            "SELECT run_id, state, fingerprint, plan::text, summary::text FROM hindsight.runs"
+            " WHERE model = $1 ORDER BY started_at DESC, run_id DESC LIMIT 1",
+            model,
+        )
+        if row is None or row["state"] == RunState.DONE or row["fingerprint"] != fingerprint:
+            return None
+        plan = json.loads(row["plan"])
+        if not plan:
+            return None  # it died before it had planned anything
+        return StoredRun(row["run_id"], RunState(row["state"]), plan["dropout_rate"], json.loads(row["summary"]))
+
+    async def start_run(
+        self,
+        run_id: str,
+        *,
+        model: str,
+        base_model: str,
+        backend: str,
+        fingerprint: str,
+        settings: Mapping[str, Any],
+        plan: RunPlan,
+    ) -> None:
+        """A new run with everything it is going to do, in one transaction."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute(
+                "INSERT INTO hindsight.runs (run_id, model, base_model, backend, state, fingerprint, settings, plan,"
+                " host, pid) VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10)",
+                *(run_id, model, base_model, backend, RunState.RUNNING.value, fingerprint),
+                *(as_json(settings), as_json(plan_summary(plan)), socket.gethostname(), os.getpid()),
+            )
+            await insert_windows(connection, run_id, plan.windows)
+            await exclude_rows(connection, run_id, plan.excluded)
+
+    async def take_up(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
+        """Go on with an unfinished run as ``settings`` say now, with the windows that came since."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await move(
+                connection,
+                "UPDATE hindsight.runs SET state = $3, attempts = attempts + 1, host = $4, pid = $5, error = NULL,"
+                " finished_at = NULL, settings = $6::jsonb WHERE run_id = $1 AND state = ANY($2::text[])",
+                f"run {run_id}",
+                RunState.RUNNING.value,
+                *(run_id, sources_of(RunState.RUNNING, RUN_TRANSITIONS), RunState.RUNNING.value),
+                *(socket.gethostname(), os.getpid(), as_json(settings)),
+            )
+            await insert_windows(connection, run_id, added.windows)
+            await exclude_rows(connection, run_id, added.excluded)
+
+    async def extend(self, run_id: str, added: RunPlan) -> None:
+        """More windows for a run that is under way."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await insert_windows(connection, run_id, added.windows)
+            await exclude_rows(connection, run_id, added.excluded)
+
+    async def finish_run(
+        self, run_id: str, state: RunState, *, error: str | None = None, summary: Mapping[str, Any] | None = None
+    ) -> None:
+        async with self._pool.acquire() as connection, connection.transaction():
+            await move(
+                connection,
+                "UPDATE hindsight.runs SET state = $3, error = $4, summary = summary || $5::jsonb, finished_at = now()"
+                " WHERE run_id = $1 AND state = ANY($2::text[])",
+                f"run {run_id}",
+                state.value,
+                *(run_id, sources_of(state, RUN_TRANSITIONS), state.value, error, as_json(summary or {})),
+            )
+
+    async def note(self, run_id: str, facts: Mapping[str, Any]) -> None:
+        """Add ``facts`` to the run's summary while it is under way."""
+        await self._pool.execute(
+            "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1", run_id, as_json(facts)
+        )
+
+    async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
+        """The run's windows in order with the groups that are neither in a durable batch nor left out for good."""
+        settled = await self._settled(run_id)
+        windows = [
+            replace(window, groups=tuple(group for group in window.groups if not _is_closed(group, settled)))
+            for window in await self._planned_windows(run_id)
+        ]
+        return tuple(window for window in windows if window.groups)
+
+    async def progress_of(self, run_id: str) -> Progress:
+        """How far earlier attempts of the run came. Groups that are still open are counted when their turn comes."""
+        windows, settled = await self._planned_windows(run_id), await self._settled(run_id)
+        closed = [[group for group in window.groups if _is_closed(group, settled)] for window in windows]
+        finished = sum(len(own) == len(window.groups) for own, window in zip(closed, windows, strict=True))
+        fates = [{settled[name] for name in group.trajectory_ids} for own in closed for group in own]
+        (trained,) = await self._pool.fetch(
+            "SELECT count(*) AS steps, coalesce(sum((metrics ->> 'seconds')::float8), 0) AS seconds,"
+            " coalesce(sum(coalesce((metrics ->> 'trainable_tokens')::float8, trainable_tokens)), 0) AS tokens"
+            " FROM hindsight.batches WHERE run_id = $1 AND state = $2",
+            *(run_id, BatchState.TRAINED.value),
+        )
+        # The evaluation is paid by the same run, but for windows that it did not plan.
+        paid = await self._pool.fetchval(
+            "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls"
+            " JOIN hindsight.windows USING (run_id, window_id) WHERE run_id = $1",
+            run_id,
+        )
+        return Progress(
+            windows=finished,
+            windows_read=finished,
+            groups=len(fates),
+            groups_judged=sum(fate != {Reason.NO_COMPARABLE_PEER} for fate in fates),
+            groups_without_signal=sum(Reason.NO_SPREAD in fate for fate in fates),
+            cost_usd=float(paid),
+            steps=trained["steps"],
+            trainable_tokens=int(trained["tokens"]),
+            train_seconds=trained["seconds"],
+        )
+
+    async def _planned_windows(self, run_id: str) -> list[PlannedWindow]:
+        rows = await self._pool.fetch(
+            "SELECT window_id, hours, groups::text FROM hindsight.windows WHERE run_id = $1 ORDER BY window_id", run_id
+        )
+        return [PlannedWindow(row["window_id"], row["hours"], decode_planned(row["groups"])) for row in rows]
+
+    async def _settled(self, run_id: str) -> dict[str, Reason | None]:
+        """Trajectories that the run is done with: left out for good with the reason, or trained (None)."""
+        rows = await self._pool.fetch(
+            "SELECT trajectory_id, reason FROM hindsight.exclusions WHERE run_id = $1 AND reason = ANY($3::text[])"
+            " UNION ALL SELECT trajectory_id, NULL FROM hindsight.batch_trajectories"
+            " JOIN hindsight.batches USING (batch_id) WHERE run_id = $1 AND state = $2",
+            *(run_id, BatchState.TRAINED.value, [reason.value for reason in FINAL_REASONS]),
+        )
+        return {row["trajectory_id"]: row["reason"] and Reason(row["reason"]) for row in rows}
+
+    async def known_windows(self, run_id: str) -> set[str]:
+        rows = await self._pool.fetch("SELECT window_id FROM hindsight.windows WHERE run_id = $1", run_id)
+        return {row["window_id"] for row in rows}
+
+    # Windows and exclusions
+
+    async def window_judged(self, run_id: str, window_id: str, *, has_signal: bool) -> None:
+        """All groups of the window have a verdict or a reason; ``has_signal`` if any of them can be trained."""
+        state = WindowState.JUDGED if has_signal else WindowState.LEFT_OUT
+        await self._pool.execute(
+            "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = $2 AND state = ANY($4::text[])",
+            *(run_id, window_id, state.value, sources_of(state, WINDOW_TRANSITIONS)),
+        )
+
+    async def exclude(self, run_id: str, exclusions: Iterable[Exclusion]) -> None:
+        async with self._pool.acquire() as connection, connection.transaction():
+            await exclude_rows(connection, run_id, exclusions)
+
+    async def decided_against(self, model: str, window_ids: Iterable[str]) -> dict[str, Reason]:
+        """Trajectories of these windows that an earlier run of ``model`` left out for good, and why.
+
+        Only of windows that the run came to: one that it never reached (``--max-steps``) is planned anew.
+        """
+        rows = await self._pool.fetch(
+            "SELECT e.trajectory_id, e.reason FROM hindsight.exclusions e"
+            " JOIN hindsight.runs r USING (run_id) JOIN hindsight.windows w USING (run_id, window_id)"
+            " WHERE r.model = $1 AND r.state = $2 AND w.state <> $3 AND e.reason = ANY($4::text[])"
+            " AND e.window_id = ANY($5::text[])",
+            *(model, RunState.DONE.value, WindowState.PLANNED.value),
+            *([reason.value for reason in DECIDED_REASONS], list(window_ids)),
+        )
+        return {row["trajectory_id"]: Reason(row["reason"]) for row in rows}
+
+    async def exclusion_counts(self, run_id: str) -> dict[str, int]:
+        rows = await self._pool.fetch(
+            "SELECT reason, count(*) AS n FROM hindsight.exclusions WHERE run_id = $1 GROUP BY 1 ORDER BY 2 DESC, 1",
+            run_id,
+        )
+        return {row["reason"]: row["n"] for row in rows}
+
+
+def _is_closed(group: PlannedGroup, settled: Mapping[str, Reason | None]) -> bool:
+    return all(name in settled for name in group.trajectory_ids)

@@ -1,0 +1,280 @@
+"""Verdicts that were paid for once: looked up before a call, claimed during it, stored before they are used.
+
+A claim is a row with a lease that the holder keeps renewing; whoever finds a live claim waits for that
+verdict instead of paying for it too, and takes over when the lease runs out. Every step is one short
+transaction, so a pooler in transaction mode is fine; what many calls want at the same moment goes into one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import asyncpg
+
+from data_bridge.database import Database
+from trainer.ledger.judge_records import Call, JudgedTrajectory, Judgement, Question
+from trainer.ledger.together import Together
+
+logger = logging.getLogger(__name__)
+
+LEASE = timedelta(seconds=30)
+"""How long a claim of a dead host keeps others waiting."""
+
+_LOAD = """
+SELECT verdict_key, order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cost_usd, characters_cut
+  FROM hindsight.verdicts WHERE verdict_key = ANY($1)
+"""
+# Rows in the order of the key, and none that another host holds: two hosts never wait for each other in a circle.
+_CLAIM = """
+INSERT INTO hindsight.verdict_claims AS c (verdict_key, order_number, holder, expires_at)
+SELECT wanted.*, $3, clock_timestamp() + $4
+  FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::int[]) AS w(k, n) ORDER BY k, n) AS wanted
+ WHERE NOT EXISTS (SELECT FROM hindsight.verdict_claims AS live
+                    WHERE live.verdict_key = k AND live.order_number = n AND live.expires_at >= clock_timestamp())
+    ON CONFLICT (verdict_key, order_number) DO UPDATE SET holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at
+ WHERE c.expires_at < clock_timestamp()
+RETURNING verdict_key, order_number
+"""
+_RENEW = """
+WITH ours AS (SELECT verdict_key, order_number FROM hindsight.verdict_claims WHERE holder = $1
+               ORDER BY verdict_key, order_number FOR UPDATE)
+UPDATE hindsight.verdict_claims AS c SET expires_at = clock_timestamp() + $2 FROM ours
+ WHERE c.verdict_key = ours.verdict_key AND c.order_number = ours.order_number
+"""
+_RELEASE = """
+DELETE FROM hindsight.verdict_claims AS c USING unnest($1::text[], $2::int[]) AS w(k, n)
+ WHERE c.verdict_key = w.k AND c.order_number = w.n AND c.holder = $3
+"""
+_RELEASE_ALL = "DELETE FROM hindsight.verdict_claims WHERE holder = $1"
+_VERDICT = """verdict_key, order_number, judge, is_llm, rubric, rubric_version, prompt_version, prompt_hash, run_id,
+       window_id, group_id, scores, prompt_tokens, completion_tokens, cost_usd, characters_cut"""
+_CALL = """run_id, verdict_key, order_number, window_id, group_id, judge, prompt_hash, result, fault, prompt_tokens,
+       completion_tokens, tokens_estimated, cost_usd, latency_ms"""
+_RECORD_CALLS = f"""
+INSERT INTO hindsight.judge_calls ({_CALL})
+SELECT {_CALL} FROM jsonb_populate_recordset(NULL::hindsight.judge_calls, $1)
+"""
+# One statement, so that it is one round trip and needs no transaction around it.
+_STORE = f"""
+WITH recorded AS ({_RECORD_CALLS}), stored AS (
+INSERT INTO hindsight.verdicts ({_VERDICT})
+SELECT {_VERDICT} FROM jsonb_populate_recordset(NULL::hindsight.verdicts, $2)
+    ON CONFLICT (verdict_key, order_number) DO NOTHING
+)
+DELETE FROM hindsight.verdict_claims AS c USING jsonb_populate_recordset(NULL::hindsight.verdict_claims, $2) AS w
+ WHERE c.verdict_key = w.verdict_key AND c.order_number = w.order_number AND c.holder = $3
+"""
+
+Answered = tuple[Question, Judgement, Call | None]
+
+
+class VerdictStore(Protocol):
+    """Where judgements are kept. ``claim`` is exclusive until ``release`` or the end of its lease."""
+
+    async def load(self, verdict_key: str) -> dict[int, Judgement]: ...
+
+    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
+        """Whether the question is ours to ask; and its judgement, if somebody has stored it meanwhile."""
+        ...
+
+    async def release(self, question: Question) -> None: ...
+
+    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+        """Keep the judgement and the call that gave it, both or neither; a claim on it ends."""
+        ...
+
+    async def record_call(self, question: Question, call: Call) -> None: ...
+
+    async def spent(self) -> float:
+        """Dollars that this run has paid so far, its earlier attempts included."""
+        ...
+
+
+class MemoryVerdicts:
+    """Forgets everything with the process: for judging without a database, and for asking again on purpose."""
+
+    def __init__(self) -> None:
+        self.judgements: dict[str, dict[int, Judgement]] = {}
+        self.calls: list[tuple[Question, Call]] = []
+        self._claimed: set[tuple[str, int]] = set()
+
+    async def load(self, verdict_key: str) -> dict[int, Judgement]:
+        return dict(self.judgements.get(verdict_key, {}))
+
+    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
+        name = (question.verdict_key, question.order_number)
+        taken = name not in self._claimed
+        self._claimed.add(name)
+        return taken, self.judgements.get(question.verdict_key, {}).get(question.order_number)
+
+    async def release(self, question: Question) -> None:
+        self._claimed.discard((question.verdict_key, question.order_number))
+
+    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+        if call is not None:
+            await self.record_call(question, call)
+        self.judgements.setdefault(question.verdict_key, {}).setdefault(question.order_number, judgement)
+
+    async def record_call(self, question: Question, call: Call) -> None:
+        self.calls.append((question, call))
+
+    async def spent(self) -> float:
+        return 0.0
+
+
+class PostgresVerdicts:
+    """``hindsight.verdicts``, ``judge_calls`` and ``verdict_claims``. Made by ``open_verdicts``."""
+
+    def __init__(self, database: Database, run_id: str, lease: timedelta = LEASE) -> None:
+        self._pool = database.pool
+        self._run_id = run_id
+        self._lease = lease
+        self._holder = f"{run_id}/{uuid.uuid4().hex}"
+        self._held: set[tuple[str, int]] = set()
+        self._loads = Together(self._load_all)
+        self._claims = Together(self._claim_all)
+        self._stores = Together(self._store_all)
+
+    async def load(self, verdict_key: str) -> dict[int, Judgement]:
+        return await self._loads.ask(verdict_key)
+
+    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
+        return await self._claims.ask(question)
+
+    async def release(self, question: Question) -> None:
+        key, order = question.verdict_key, question.order_number
+        if (key, order) in self._held:
+            self._held.discard((key, order))
+            await self._pool.execute(_RELEASE, [key], [order], self._holder)
+
+    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+        await self._stores.ask((question, judgement, call))
+
+    async def _load_all(self, keys: list[str]) -> list[dict[int, Judgement]]:
+        found: dict[str, dict[int, Judgement]] = {key: {} for key in keys}
+        for row in await self._pool.fetch(_LOAD, list(found)):
+            found[row["verdict_key"]][row["order_number"]] = _judgement(row)
+        return [found[key] for key in keys]
+
+    async def _claim_all(self, questions: list[Question]) -> list[tuple[bool, Judgement | None]]:
+        names = [(question.verdict_key, question.order_number) for question in questions]
+        keys, numbers = [key for key, _ in names], [number for _, number in names]
+        rows = await self._pool.fetch(_CLAIM, keys, numbers, self._holder, self._lease)
+        taken = {(row["verdict_key"], row["order_number"]) for row in rows}
+        self._held |= taken
+        # Looked up after the claim, in a statement of its own: only so does it see what the last holder stored.
+        known = await self._load_all(keys)
+        answers = []
+        for name, orders in zip(names, known, strict=True):
+            answers.append((name in taken, orders.get(name[1])))
+            taken.discard(name)  # asked for twice at once: the first has it
+        return answers
+
+    async def _store_all(self, answered: list[Answered]) -> list[None]:
+        """Verdicts are there with their calls and without their claims, or none of this has happened."""
+        answered = sorted(answered, key=lambda item: (item[0].verdict_key, item[0].order_number))
+        verdicts = [self._verdict_row(question, judgement) for question, judgement, _ in answered]
+        calls = [self._call_row(question, call) for question, _, call in answered if call is not None]
+        names = [(question.verdict_key, question.order_number) for question, _, _ in answered]
+        await self._pool.execute(_STORE, json.dumps(calls), json.dumps(verdicts), self._holder)
+        self._held.difference_update(names)
+        return [None] * len(answered)
+
+    async def record_call(self, question: Question, call: Call) -> None:
+        await self._pool.execute(_RECORD_CALLS, json.dumps([self._call_row(question, call)]))
+
+    async def spent(self) -> float:
+        asked = "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls WHERE run_id = $1"
+        return float(await self._pool.fetchval(asked, self._run_id))
+
+    async def keep_claims(self) -> None:
+        """Renew our claims for ever. A failed renewal is tried again; the lease outlives two of them."""
+        while True:
+            await asyncio.sleep(self._lease.total_seconds() / 3)
+            if self._held:
+                try:
+                    await self._pool.execute(_RENEW, self._holder, self._lease)
+                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                    logger.warning("could not renew the claims on verdicts", exc_info=True)
+
+    async def finish(self) -> None:
+        """Let what is being written arrive, then give up every claim.
+
+        Also one that was cancelled halfway, of which we do not know whether we have it.
+        """
+        for requests in (self._loads, self._claims, self._stores):
+            await requests.finish()
+        await self._pool.execute(_RELEASE_ALL, self._holder)
+
+    def _verdict_row(self, question: Question, judgement: Judgement) -> dict[str, object]:
+        identity = question.identity
+        return self._question_row(question) | {
+            "is_llm": identity.is_llm,
+            "rubric": identity.rubric,
+            "rubric_version": identity.rubric_version,
+            "prompt_version": identity.prompt_version,
+            "prompt_hash": judgement.prompt_hash,
+            "scores": [scored.as_json() for scored in judgement.scores],
+            "prompt_tokens": judgement.prompt_tokens,
+            "completion_tokens": judgement.completion_tokens,
+            "cost_usd": judgement.cost_usd,
+            "characters_cut": judgement.characters_cut,
+        }
+
+    def _call_row(self, question: Question, call: Call) -> dict[str, object]:
+        return self._question_row(question) | {
+            "prompt_hash": call.prompt_hash,
+            "result": call.result.value,
+            "fault": call.fault,
+            "prompt_tokens": call.prompt_tokens,
+            "completion_tokens": call.completion_tokens,
+            "tokens_estimated": call.tokens_estimated,
+            "cost_usd": call.cost_usd,
+            "latency_ms": call.latency_ms,
+        }
+
+    def _question_row(self, question: Question) -> dict[str, object]:
+        return {
+            "verdict_key": question.verdict_key,
+            "order_number": question.order_number,
+            "judge": question.identity.judge,
+            "run_id": self._run_id,
+            "window_id": question.group.window_id,
+            "group_id": question.group.group_id,
+        }
+
+
+async def release_claims_of_dead(database: Database, run_id: str) -> None:
+    """Drop the claims that earlier processes of ``run_id`` left behind; only for who knows that they are gone."""
+    await database.pool.execute("DELETE FROM hindsight.verdict_claims WHERE starts_with(holder, $1)", f"{run_id}/")
+
+
+@asynccontextmanager
+async def open_verdicts(database: Database, run_id: str, lease: timedelta = LEASE) -> AsyncIterator[PostgresVerdicts]:
+    """The store of one run, renewing its claims as long as it is open."""
+    verdicts = PostgresVerdicts(database, run_id, lease)
+    renewal = asyncio.create_task(verdicts.keep_claims(), name="keep verdict claims")
+    try:
+        yield verdicts
+    finally:
+        renewal.cancel()
+        await asyncio.gather(renewal, return_exceptions=True)
+        await verdicts.finish()
+
+
+def _judgement(row: Any) -> Judgement:
+    return Judgement(
+        scores=tuple(JudgedTrajectory(**scored) for scored in json.loads(row["scores"])),
+        prompt_hash=row["prompt_hash"],
+        prompt_tokens=row["prompt_tokens"],
+        completion_tokens=row["completion_tokens"],
+        cost_usd=row["cost_usd"],
+        characters_cut=row["characters_cut"],
+    )

@@ -1,0 +1,1 @@
+"""Who is compared with whom, and who is left out before the judge is paid."""

@@ -1,0 +1,161 @@
+"""Which trajectories of a window are compared with each other.
+
+``window`` grouping compares all agents of the hour; ``matched`` also asks for the same role and a similar
+starting balance. Pure: the same window, settings and seed give the same groups, on every host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from data_bridge.quality import CheckedWindow, Exclusion, Reason
+from trainer.config.sections import GroupingSettings
+from trainer.types import Group
+
+MIN_GROUP = 2
+"""A relative score needs someone to be relative to."""
+
+
+class Comparable(Protocol):
+    """What grouping looks at: a trajectory, or its summary in a survey."""
+
+    @property
+    def trajectory_id(self) -> str: ...
+    @property
+    def agent_id(self) -> str: ...
+    @property
+    def role(self) -> str | None: ...
+    @property
+    def starting_balance(self) -> float | None: ...
+
+
+C = TypeVar("C", bound=Comparable)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition(Generic[C]):
+    """Every member is in exactly one group or in ``left_out`` with its reason."""
+
+    groups: tuple[tuple[C, ...], ...]
+    left_out: tuple[tuple[C, Reason], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The groups of one window, and the usable trajectories that found no place in one."""
+
+    groups: tuple[Group, ...]
+    excluded: tuple[Exclusion, ...]
+
+
+def form_groups(checked: CheckedWindow, settings: GroupingSettings, seed: int) -> Grouped:
+    """Groups of at most ``max_group``, sizes within one of each other, an agent at most once in each."""
+    window = checked.window
+    parts = partition(checked.usable, settings, seed)
+    groups = tuple(
+        Group(group_id(window.window_id, number), window.window_id, members, window.outcomes)
+        for number, members in enumerate(parts.groups, start=1)
+    )
+    excluded = tuple(
+        Exclusion(member.trajectory_id, member.agent_id, window.window_id, reason) for member, reason in parts.left_out
+    )
+    return Grouped(groups, excluded)
+
+
+def group_id(window_id: str, number: int) -> str:
+    return f"{window_id}/{number}"
+
+
+def partition(members: Sequence[C], settings: GroupingSettings, seed: int) -> Partition[C]:
+    """Split ``members`` of one window into comparable groups."""
+    pools = _pools(members, settings) if settings.grouping == "matched" else [list(members)]
+    groups: list[tuple[C, ...]] = []
+    left_out: list[tuple[C, Reason]] = []
+    for pool in pools:
+        split = _deal(pool, settings.max_group, seed)
+        groups.extend(split.groups)
+        left_out.extend(split.left_out)
+    return Partition(tuple(groups), tuple(left_out))
+
+
+def shuffle_key(seed: int, text: str) -> bytes:
+    """A fair and repeatable order: the same for the same seed and id, whatever else is in the run."""
+    return hashlib.blake2b(text.encode(), digest_size=16, salt=(seed % 2**128).to_bytes(16, "big")).digest()
+
+
+def _pools(members: Sequence[C], settings: GroupingSettings) -> list[list[C]]:
+    """Members of one role whose starting balances lie within ``match_ratio`` of the smallest; unknown with unknown."""
+    by_role: dict[str, list[C]] = defaultdict(list)
+    for member in members:
+        by_role[member.role or ""].append(member)
+    pools: list[list[C]] = []
+    for _, same_role in sorted(by_role.items()):
+        unknown = [member for member in same_role if member.starting_balance is None]
+        known = sorted(
+            ((member.starting_balance, member.trajectory_id, member) for member in same_role if member not in unknown),
+            key=lambda entry: (entry[0] or 0.0, entry[1]),
+        )
+        smallest: float | None = None
+        for balance, _, member in known:
+            amount = max(balance or 0.0, 0.0)
+            if smallest is None or amount > smallest * settings.match_ratio:
+                smallest = amount
+                pools.append([])
+            pools[-1].append(member)
+        if unknown:
+            pools.append(unknown)
+    return pools
+
+
+def _deal(pool: Sequence[C], max_group: int, seed: int) -> Partition[C]:
+    """Deal the pool like cards: agents in seeded order, one agent's trajectories next to each other.
+
+    Dealing round robin puts neighbours into different groups, so an agent with no more trajectories than
+    there are groups meets itself nowhere, and the sizes differ by one at most.
+    """
+    pool = sorted(pool, key=lambda member: shuffle_key(seed, member.trajectory_id))
+    counts = Counter(member.agent_id for member in pool)
+    number = _group_count(list(counts.values()), max_group)
+    if number == 0:
+        return Partition((), tuple((member, Reason.NO_COMPARABLE_PEER) for member in pool))
+
+    by_agent: dict[str, list[C]] = defaultdict(list)
+    for member in pool:
+        by_agent[member.agent_id].append(member)
+    kept: list[C] = []
+    left_out: list[tuple[C, Reason]] = []
+    for agent_id in sorted(by_agent, key=lambda agent_id: shuffle_key(seed, agent_id)):
+        kept.extend(by_agent[agent_id][:number])
+        left_out.extend((member, Reason.DUPLICATE_AGENT) for member in by_agent[agent_id][number:])
+    surplus = kept[number * max_group :]
+    left_out.extend((member, Reason.NO_COMPARABLE_PEER) for member in surplus)
+    kept = kept[: number * max_group]
+    return Partition(tuple(tuple(kept[start::number]) for start in range(number)), tuple(left_out))
+
+
+def _group_count(per_agent: Sequence[int], max_group: int) -> int:
+    """How many groups use the most of the pool with no group under ``MIN_GROUP``; the fewest such; 0 for none.
+
+    With k groups an agent can be used k times at most, and k groups have room for ``k * max_group``.
+    """
+    total = sum(per_agent)
+    best, best_used = 0, 0
+    for number in range(1, total // MIN_GROUP + 1):
+        if best_used == total:
+            break
+        placed = sum(min(count, number) for count in per_agent)
+        used = min(placed, number * max_group)
+        if placed >= MIN_GROUP * number and used > best_used:
+            best, best_used = number, used
+    return best
+
+
+def with_members(group: Group, trajectory_ids: Iterable[str]) -> Group:
+    """``group`` with only the named trajectories, in the group's own order."""
+    wanted = set(trajectory_ids)
+    members = tuple(member for member in group.trajectories if member.trajectory_id in wanted)
+    return Group(group.group_id, group.window_id, members, group.outcomes)

@@ -1,0 +1,148 @@
+"""What a run would do: survey the log, see whether there is enough, plan groups and dropout, estimate the cost.
+
+Nothing is paid and nothing is written here; ``--dry-run`` prints an outlook and stops, training goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from data_bridge.errors import NotEnoughData
+from data_bridge.postgres_reader import WindowReader, WindowRef
+from data_bridge.quality import Exclusion, Reason, Rules
+from data_bridge.survey import Survey, WindowSummary, survey
+from trainer.config.sections import TrainSettings
+from trainer.judge.cost import CostEstimate, estimate
+from trainer.ledger.runs import Ledger
+from trainer.plan.grouping import Comparable
+from trainer.plan.run_plan import PlannedWindow, RunPlan, make_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The plan of a run and what it rests on."""
+
+    surveyed: Survey
+    plan: RunPlan
+    """What is planned anew; for a run that is taken up, what came since."""
+    windows: tuple[PlannedWindow, ...]
+    """Everything to train, in order."""
+    refs: tuple[WindowRef, ...]
+    cost: CostEstimate
+    cost_saved: CostEstimate
+    excluded: Mapping[str, int]
+    """How many rows are left out for which reason."""
+    decided_before: Mapping[str, int]
+    """How many more an earlier run of the model left out for good, for which reason."""
+
+    @property
+    def groups(self) -> int:
+        return sum(len(window.groups) for window in self.windows)
+
+    @property
+    def trajectories(self) -> int:
+        return sum(len(group.trajectory_ids) for window in self.windows for group in window.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remaining:
+    """A surveyed window without what our own ledger knows as trained or left out for good."""
+
+    window_id: str
+    hours: int
+    usable: Sequence[Comparable]
+
+
+async def look_ahead(
+    settings: TrainSettings,
+    reader: WindowReader,
+    rules: Rules,
+    ledger: Ledger | None,
+    *,
+    run_id: str | None = None,
+    dropout_rate: float | None = None,
+) -> Outlook:
+    """Survey and plan. With ``run_id``, the windows that this run still has open, and those that came since.
+
+    ``dropout_rate`` is that of the run that is taken up; else it follows from the totals. Without a ledger (a
+    database that was never migrated) nothing is known to be trained.
+    """
+    surveyed = await survey(reader, rules)
+    known: set[str] = set()
+    open_windows: tuple[PlannedWindow, ...] = ()
+    if ledger is not None and run_id is not None:
+        known = await ledger.known_windows(run_id)
+        open_windows = await ledger.open_windows(run_id)
+    fresh = [window for window in surveyed.windows if window.window_id not in known]
+    trained: set[str] = set()
+    decided: dict[str, Reason] = {}
+    if ledger is not None:
+        names = [window.window_id for window in fresh]
+        trained = await ledger.trained_ids(settings.model, names)
+        decided = await ledger.decided_against(settings.model, names)
+    rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
+    remaining = [_remaining(window, trained | decided.keys()) for window in fresh]
+    plan = make_plan((window for window in remaining if len(window.usable) >= rules.min_agents), rate, settings.seed)
+    plan = replace(plan, excluded=(*plan.excluded, *_left_out_by_check(fresh, decided)))
+    windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
+    tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
+    kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
+    dropped = [one.trajectory_id for one in plan.excluded if one.reason is Reason.DROPOUT]
+    groups = sum(len(window.groups) for window in windows)
+    cost = estimate(groups, sum(tokens.get(name, 0) for name in kept), settings)
+    return Outlook(
+        surveyed,
+        plan,
+        windows,
+        tuple(await _refs(reader, surveyed, windows)),
+        cost,
+        _saved(cost, estimate(groups, sum(tokens.get(name, 0) for name in (*kept, *dropped)), settings)),
+        dict(Counter(one.reason.value for one in plan.excluded).most_common()),
+        dict(Counter(reason.value for name, reason in decided.items() if name not in trained).most_common()),
+    )
+
+
+def check_ready(outlook: Outlook, settings: TrainSettings) -> None:
+    """NotEnoughData if there are too few windows for a new run, saying what is missing."""
+    if len(outlook.windows) >= settings.min_windows:
+        return
+    left_out = Counter(outlook.excluded) + Counter(outlook.decided_before)
+    seen = left_out.total()
+    why = ", ".join(f"{reason} {count}" for reason, count in left_out.most_common(4))
+    raise NotEnoughData(
+        f"{len(outlook.windows)} usable windows of at least {settings.min_windows} in the last "
+        f"{settings.lookback.days} days"
+        + (f" ({seen} trajectories were left out: {why})" if seen else " (no other trajectories either)")
+        + "; `scripts/check_windows.py` shows each window."
+    )
+
+
+def _remaining(window: WindowSummary, done_with: Set[str]) -> _Remaining:
+    left = [one for one in window.usable if one.trajectory_id not in done_with]
+    return _Remaining(window.window_id, window.hours, left)
+
+
+async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[PlannedWindow]) -> list[WindowRef]:
+    """How to find the rows of every planned window, also of one that is no longer eligible by itself."""
+    found = {ref.window_id: ref for ref in surveyed.refs}
+    if any(window.window_id not in found for window in windows):
+        found |= {ref.window_id: ref for ref in await reader.discover(everything=True)}
+    return [found.get(window.window_id, WindowRef(window.window_id, window.hours)) for window in windows]
+
+
+def _saved(cost: CostEstimate, without_dropout: CostEstimate) -> CostEstimate:
+    """What dropout saves: the text of those left out; the groups are judged all the same."""
+    usd = None if cost.usd is None or without_dropout.usd is None else without_dropout.usd - cost.usd
+    return CostEstimate(0, without_dropout.prompt_tokens - cost.prompt_tokens, 0, usd)
+
+
+def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str]) -> list[Exclusion]:
+    """Without the rows that an earlier run used or decided against: they are not left out by this one."""
+    return [
+        one
+        for window in windows
+        for one in window.excluded
+        if one.reason is not Reason.ALREADY_USED and one.trajectory_id not in decided
+    ]

@@ -1,0 +1,1 @@
+"""The gate, the canary, publishing a release and taking it back."""

@@ -1,0 +1,169 @@
+"""How a canary's agents did against everybody else in the windows since, and what follows from it.
+
+The gate has already shown on held-out windows that the checkpoint is better; the canary looks for harm in the live
+game. It is rolled back when its agents are clearly worse, finished when they are clearly no worse by more than a small
+margin, and left running in between. Who looks every hour is as safe as who looks once: the interval holds at all looks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+
+from data_bridge.chat_format import Author, author_of
+from data_bridge.database import Database
+from data_bridge.models import AgentTrajectory
+from data_bridge.postgres_reader import WindowReader
+from data_bridge.quality import Rules
+from data_bridge.window_ids import is_closed, start_of, window_of
+from trainer.ledger.releases import Promotion
+from trainer.statistics.intervals import FEWEST_WINDOWS, Interval, lasting_half_width, lasting_interval
+from trainer.types import Checkpoint
+
+_AN_HOUR = timedelta(hours=1)
+MARGIN = 0.25
+"""How much worse a finished canary may still be, in standard deviations of a window's difference. Two models that do
+equally well are told apart from that by about a week of hourly windows."""
+
+
+class CanaryRuling(StrEnum):
+    FINISH = "finish"
+    ROLL_BACK = "roll_back"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryWindow:
+    """One window since the canary began: the mean of its agents and the mean of all others."""
+
+    window_id: str
+    canary: float
+    others: float
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryWindows:
+    """The windows since a canary began that say something of it, and those that do not."""
+
+    compared: tuple[CanaryWindow, ...]
+    measure: str
+    """``judge score`` where both sides were judged in enough windows, else ``return on the balance``."""
+    untried: int = 0
+    """Windows in which the canary's agents played, but their log does not name the canary's checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryDecision:
+    ruling: CanaryRuling
+    reason: str
+    difference: Interval | None
+    measure: str
+
+
+def decide(since: CanaryWindows) -> CanaryDecision:
+    """What follows from the windows since. Pure."""
+    measure, number = since.measure, len(since.compared)
+    if number < FEWEST_WINDOWS:
+        few = f"{number} windows with both canary and other agents so far, {FEWEST_WINDOWS} are needed"
+        return CanaryDecision(CanaryRuling.WAIT, few + _told_of_untried(since), None, measure)
+    differences = [window.canary - window.others for window in since.compared]
+    difference, spread = lasting_interval(differences), float(np.std(differences, ddof=1))
+    assert difference.low is not None
+    assert difference.high is not None
+    shown = (
+        f"{measure} of the canary's agents minus the others' {difference.mean:+.3g} "
+        f"(95 % interval over all looks {difference.low:+.3g} to {difference.high:+.3g}, {number} windows)"
+    )
+    if difference.high < 0:
+        return CanaryDecision(CanaryRuling.ROLL_BACK, f"{shown}: clearly worse", difference, measure)
+    if difference.low >= -MARGIN * spread:
+        margin = f"not worse by more than {MARGIN * spread:.3g}"
+        return CanaryDecision(CanaryRuling.FINISH, f"{shown}: {margin}", difference, measure)
+    undecided = f"{shown}: not decided, about {_windows_needed(difference.mean / spread, number)} windows would decide"
+    return CanaryDecision(CanaryRuling.WAIT, undecided + _told_of_untried(since), difference, measure)
+
+
+def _windows_needed(effect: float, number: int) -> int:
+    """How many windows would decide if they went on as they did: ``effect`` is in standard deviations."""
+    distance = max(effect + MARGIN, -effect)
+    return next(windows for windows in itertools.count(number + 1) if lasting_half_width(windows) < distance)
+
+
+def _told_of_untried(since: CanaryWindows) -> str:
+    if not since.untried:
+        return ""
+    return (
+        f"; in {since.untried} windows the canary's agents did not use it by their log: "
+        "they must send their agent id as `user`, and log the model that the reply names"
+    )
+
+
+async def windows_since(database: Database, trial: Promotion, now: datetime) -> CanaryWindows:
+    """The closed windows after the canary began in which both sides played, and what they are measured by."""
+    after = trial.canary_after or window_of(trial.created_at)
+    reader = WindowReader(database, Rules(min_agents=2, now=now, lookback=max(now - start_of(after), _AN_HOUR)))
+    refs = [
+        ref
+        for ref in await reader.discover(everything=True)
+        if ref.window_id > after and is_closed(ref.window_id, ref.hours, now)
+    ]
+    marked = await database.pool.fetch(
+        "SELECT agent_id FROM hindsight.canary_agents WHERE promotion_id = $1", trial.promotion_id
+    )
+    agents = {row["agent_id"] for row in marked}
+    judged: list[CanaryWindow] = []
+    earned: list[CanaryWindow] = []
+    untried = 0
+    async for window in reader.stream(refs):
+        theirs = [own for own in window.trajectories if own.agent_id in agents]
+        canary = [own for own in theirs if used(own, trial.checkpoint)]
+        others = [own for own in window.trajectories if own.agent_id not in agents]
+        untried += bool(theirs and not canary)
+        scores = await _judge_scores(database, [own.trajectory_id for own in window.trajectories])
+        judged += _sides(window.window_id, canary, others, partial(_score_of, scores))
+        earned += _sides(window.window_id, canary, others, _return_on_balance)
+    if len(judged) >= FEWEST_WINDOWS:
+        return CanaryWindows(tuple(judged), "judge score", untried)
+    return CanaryWindows(tuple(earned), "return on the balance", untried)
+
+
+def used(trajectory: AgentTrajectory, checkpoint: Checkpoint) -> bool:
+    """Whether the log says that ``checkpoint`` answered, and no other one of its model."""
+    authors = {author for call in trajectory.llm_calls if (author := author_of(call)).model == checkpoint.model}
+    return authors == {Author(checkpoint.model, checkpoint.step)}
+
+
+def _sides(
+    window_id: str,
+    canary: Sequence[AgentTrajectory],
+    others: Sequence[AgentTrajectory],
+    measure: Callable[[AgentTrajectory], float | None],
+) -> list[CanaryWindow]:
+    """The window's two means, or nothing if one side did not play or is not measured."""
+    sides = [[value for own in side if (value := measure(own)) is not None] for side in (canary, others)]
+    return [CanaryWindow(window_id, *map(fmean, sides))] if all(sides) else []
+
+
+def _score_of(scores: Mapping[str, float], trajectory: AgentTrajectory) -> float | None:
+    return scores.get(trajectory.trajectory_id)
+
+
+def _return_on_balance(trajectory: AgentTrajectory) -> float | None:
+    pnl, balance = trajectory.window_pnl, trajectory.starting_balance
+    return pnl / balance if pnl is not None and balance else None
+
+
+async def _judge_scores(database: Database, trajectory_ids: list[str]) -> dict[str, float]:
+    rows = await database.pool.fetch(
+        'SELECT "trajectoryId" AS id, "aiJudgeReward" AS score FROM trajectories'
+        ' WHERE "trajectoryId" = ANY($1) AND "aiJudgeReward" IS NOT NULL',
+        trajectory_ids,
+    )
+    return {row["id"]: row["score"] for row in rows}

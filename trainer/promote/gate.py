@@ -1,0 +1,137 @@
+"""The gate: evidence in, one of three rulings out, each with its reasons. Pure; nobody else decides.
+
+A checkpoint passes only if even the low end of its gain over the incumbent is above what was asked for and no guard
+is beyond its limit. It is refused if a guard is, or if even the high end is not; otherwise nobody knows yet. A guard
+that could not be measured refuses nobody, but every ruling names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from trainer.config.sections import GateSettings
+from trainer.evidence import Evaluation, Role
+from trainer.statistics.intervals import FEWEST_WINDOWS, Interval
+
+
+class Ruling(StrEnum):
+    PROMOTE = "promote"
+    REFUSE = "refuse"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the operator asks of a checkpoint."""
+
+    min_gain: float = 0.0
+    max_error_rate: float = 0.25
+    max_safety_blocks: float = 0.1
+    max_length_ratio: float = 1.5
+    max_kl: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The part of an evaluation that the gate looks at."""
+
+    gain: Interval
+    error_rate: float
+    blocked_rate: float | None
+    """None, here and below: not measured."""
+    length_ratio: float
+    kl_from_base: float | None
+    windows_needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    ruling: Ruling
+    reasons: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        return "; ".join(self.reasons)
+
+
+def decide(evidence: Evidence, limits: Limits) -> GateDecision:
+    """The ruling on ``evidence``. Guards come first: no gain buys a broken one off."""
+    guards = _guards(evidence, limits)
+    broken = tuple(guard.complaint for guard in guards if guard.is_broken)
+    decision = GateDecision(Ruling.REFUSE, broken) if broken else _decide_on_gain(evidence, limits)
+    unmeasured = ", ".join(guard.name for guard in guards if guard.value is None)
+    return replace(decision, reasons=(*decision.reasons, f"not measured: {unmeasured}")) if unmeasured else decision
+
+
+def _decide_on_gain(evidence: Evidence, limits: Limits) -> GateDecision:
+    gain = evidence.gain
+    if gain.low is None or gain.high is None:
+        few = f"only {gain.windows} held-out windows; {FEWEST_WINDOWS} are the fewest that can decide"
+        return GateDecision(Ruling.UNDECIDED, (few,))
+    measured = f"gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.windows} windows)"
+    wanted = f"the wanted {limits.min_gain:+.3f}"
+    if gain.low > limits.min_gain:
+        return GateDecision(Ruling.PROMOTE, (f"{measured} lies above {wanted}",))
+    if gain.high <= limits.min_gain:
+        return GateDecision(Ruling.REFUSE, (f"{measured} does not reach {wanted}",))
+    needed = (
+        f"about {evidence.windows_needed} windows would decide"
+        if evidence.windows_needed is not None
+        else "too near for any number of windows to decide"
+    )
+    return GateDecision(Ruling.UNDECIDED, (f"{measured} includes {wanted}", needed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    name: str
+    value: float | None
+    limit: float
+
+    @property
+    def is_broken(self) -> bool:
+        # "not within" rather than "beyond", so that a NaN is a broken guard and never a passed one.
+        return self.value is not None and not self.value <= self.limit
+
+    @property
+    def complaint(self) -> str:
+        return f"{self.name} {self.value:.3g} is beyond the limit of {self.limit:g}"
+
+
+def _guards(evidence: Evidence, limits: Limits) -> tuple[_Guard, ...]:
+    return (
+        _Guard("error rate", evidence.error_rate, limits.max_error_rate),
+        _Guard("safety blocks", evidence.blocked_rate, limits.max_safety_blocks),
+        _Guard("reply length as a multiple of the incumbent's", evidence.length_ratio, limits.max_length_ratio),
+        _Guard("KL from the base model", evidence.kl_from_base, limits.max_kl),
+    )
+
+
+def limits_of(settings: GateSettings) -> Limits:
+    return Limits(
+        min_gain=settings.min_gain,
+        max_error_rate=settings.max_error_rate,
+        max_safety_blocks=settings.max_safety_blocks,
+        max_length_ratio=settings.max_length_ratio,
+        max_kl=settings.max_kl,
+    )
+
+
+def evidence_of(evaluation: Evaluation) -> Evidence:
+    candidate, comparison = evaluation.of(Role.CANDIDATE), evaluation.against(Role.INCUMBENT)
+    if candidate is None or comparison is None:
+        raise ValueError(f"evaluation {evaluation.evaluation_id} does not compare a candidate with an incumbent")
+    return Evidence(
+        gain=comparison.score_difference,
+        error_rate=candidate.error_rate.mean,
+        blocked_rate=candidate.blocked_rate.mean if candidate.blocked_rate is not None else None,
+        length_ratio=comparison.length_ratio,
+        kl_from_base=candidate.kl_from_base,
+        windows_needed=comparison.windows_needed,
+    )
+
+
+def rule(evaluation: Evaluation, settings: GateSettings) -> GateDecision:
+    """The gate as a run calls it."""
+    return decide(evidence_of(evaluation), limits_of(settings))

@@ -1,1 +1,0 @@
-"""Who serves whom: the history of promotions, the pointer, canaries, the game's table, and the release."""

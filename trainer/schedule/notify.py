@@ -1,0 +1,33 @@
+"""Tells a webhook what came of a period. Retried, and never in the way: training does not depend on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import asdict
+
+import httpx
+
+from data_bridge.redaction import redact
+from trainer.schedule.schedule import Summary
+
+logger = logging.getLogger(__name__)
+
+_PAUSES = (0.5, 2.0, 8.0)
+
+
+async def notify(url: str, summary: Summary, *, timeout: float = 10.0) -> bool:
+    """POST ``summary`` as JSON; whether somebody took it. Faults are logged without the URL's secrets."""
+    async with httpx.AsyncClient(timeout=timeout) as client:
+        for pause in (*_PAUSES, None):
+            try:
+                answer = await client.post(url, json=asdict(summary))
+                answer.raise_for_status()
+                return True
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # the last two: not an address
+                fault = redact(str(error) or type(error).__name__)
+            if pause is None:
+                break
+            await asyncio.sleep(pause)
+    logger.warning("the webhook did not take the summary of the period: %s", fault)
+    return False

@@ -1,0 +1,33 @@
+"""Whether a period has enough to train on: asked before a scheduled training, and answered with the reason if not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from data_bridge.database import Database
+from data_bridge.postgres_reader import WindowReader
+from data_bridge.survey import survey
+from trainer.config.sections import ReadinessSettings, window_rules
+from trainer.ledger.clock import clock
+from trainer.schedule.durations import written
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    ready: bool
+    sentence: str
+
+
+async def readiness_of(database: Database, settings: ReadinessSettings) -> Readiness:
+    """Enough closed, usable, unused windows? The embedded database always is: training plays its own hours there."""
+    if database.is_embedded:
+        return Readiness(True, "The simulated market plays its own windows.")
+    rules = window_rules(settings, now=await clock(database, settings.until))
+    surveyed = await survey(WindowReader(database, rules), rules)
+    usable = sum(len(window.usable) >= settings.min_agents for window in surveyed.windows)
+    enough = usable >= settings.min_windows
+    sentence = f"{usable} usable windows in the last {written(settings.lookback)}, {settings.min_windows} needed"
+    if not enough and surveyed.totals.reasons:
+        reason, count = max(surveyed.totals.reasons.items(), key=lambda item: item[1])
+        sentence += f"; most rows were left out as {reason} ({count})"
+    return Readiness(enough, sentence + ".")

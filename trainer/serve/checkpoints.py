@@ -1,0 +1,153 @@
+"""Which checkpoint answers a request: the promoted one, a canary for its agents, or the one that is pinned.
+
+``NAME`` follows promotions and rollbacks; ``NAME@stepN`` is that checkpoint whatever is promoted; step 0 is the
+untrained base model. A request that has begun is finished by the checkpoint it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from data_bridge.errors import ConfigurationError
+from data_bridge.models import ChatMessage
+from trainer.inference.checkpoints import StoredStep
+from trainer.inference.embedded_model import check_base
+from trainer.ledger.pointer import Pointer, pointer_file, read_pointer
+from trainer.serve.wire import RequestError
+from trainer.types import Completion
+
+logger = logging.getLogger(__name__)
+
+
+class Stored(Protocol):
+    """The checkpoints on this machine's disk."""
+
+    def steps(self) -> list[int]: ...
+    def path(self, step: int) -> Path: ...
+    def is_sound(self, step: int) -> bool: ...
+    def read(self, step: int) -> StoredStep: ...
+
+
+OnText = Callable[[int, str], None]
+
+
+class StreamingModel(Protocol):
+    """A chat model that also tells what it has written so far; ``EngineModel``."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        n: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+        on_text: OnText | None = None,
+    ) -> list[Completion]: ...
+
+
+ModelOf = Callable[[Path | None, str], StreamingModel]
+"""Makes the model of a checkpoint directory (None: the base model) under a name; ``Engine.model``."""
+
+
+class ServedCheckpoints:
+    """The checkpoints of one model under ``home``, and the pointer to the one that is promoted.
+
+    ``base_model`` is what ``model_of`` runs them on: one that was trained on another is not served.
+    """
+
+    def __init__(self, home: Path, model: str, stored: Stored, model_of: ModelOf, *, base_model: str) -> None:
+        self._home = home
+        self._model = model
+        self._base_model = base_model
+        self._stored = stored
+        self._model_of = model_of
+        self._pointer: Pointer | None = None
+        self._seen: tuple[int, int] | None = None
+
+    @property
+    def served_name(self) -> str:
+        """The exact name of what ``NAME`` stands for now."""
+        return self._name(self._served_step)
+
+    @property
+    def _served_step(self) -> int:
+        serving = self._pointer.serving if self._pointer is not None else None
+        return serving.checkpoint.step if serving is not None else 0
+
+    def _name(self, step: int) -> str:
+        return f"{self._model}@step{step}"
+
+    def names(self) -> list[str]:
+        """What ``/v1/models`` lists: the name that follows, and every checkpoint that can be pinned."""
+        return [self._model, *(self._name(step) for step in (0, *self._stored.steps()))]
+
+    def choose(self, requested: str, agent_id: str | None) -> StreamingModel:
+        """The checkpoint that answers a request for the model ``requested``. RequestError 404 if there is none."""
+        if requested == self._model:
+            promotion = self._pointer.for_agent(agent_id) if self._pointer is not None else None
+            return self._resident(promotion.checkpoint.step if promotion is not None else 0)
+        pinned = re.fullmatch(re.escape(self._model) + r"@step(\d{1,9})", requested)
+        if pinned is None:
+            raise RequestError(404, f"The model {requested!r} is not served here; see /v1/models.", param="model")
+        return self._resident(int(pinned[1]))
+
+    def check_served(self) -> None:
+        """ConfigurationError if what is promoted was trained on another base model than this server runs."""
+        if self._is_here(self._served_step):
+            self._check_base(self._served_step)
+
+    def _resident(self, step: int) -> StreamingModel:
+        name = self._name(step)
+        if step == 0:
+            return self._model_of(None, name)
+        if not self._is_here(step):
+            raise RequestError(404, f"There is no sound checkpoint {name} on this host; see /v1/models.", param="model")
+        try:
+            self._check_base(step)
+        except ConfigurationError as error:
+            raise RequestError(404, str(error), param="model") from None
+        return self._model_of(self._stored.path(step), name)
+
+    def _is_here(self, step: int) -> bool:
+        return step in self._stored.steps() and self._stored.is_sound(step)
+
+    def _check_base(self, step: int) -> None:
+        check_base(self._name(step), self._stored.read(step).base_model, self._base_model)
+
+    def refresh(self) -> bool:
+        """Read the pointer if it changed; whether what is served did. A broken file keeps what we have."""
+        path = pointer_file(self._home, self._model)
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return False
+        seen = (stat.st_mtime_ns, stat.st_ino)
+        if seen == self._seen:
+            return False
+        before = self.served_name
+        try:
+            self._pointer = read_pointer(self._home, self._model)
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("the pointer %s cannot be read (%s); still serving %s", path, error, before)
+            return False
+        self._seen = seen
+        return self.served_name != before
+
+    async def follow(self, *, every: float = 0.25) -> None:
+        """Notice promotions and rollbacks until cancelled."""
+        while True:
+            if self.refresh():
+                logger.info("now serving %s", self.served_name)
+            await asyncio.sleep(every)

@@ -1,0 +1,1 @@
+"""From judged groups to a checkpoint: selection, batches, gradient steps, backends."""

@@ -1,0 +1,199 @@
+"""One gradient step: packed sequences forward, ART's loss, backward, clip, update; and what came of it in numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainer.train.backends.cpu_attention import Layout
+from trainer.train.backends.cpu_packing import PackedSequence
+from trainer.train.backends.cpu_policy import Likelihoods, Policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_KL_SAMPLE = 8
+"""Without a KL penalty, one sequence in this many is also read with the adapter off, to know how far we are."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """What one step needs to know; ``objective`` is ART's own configuration of its loss."""
+
+    objective: Any
+    learning_rate: float
+    max_grad_norm: float
+    kl: float = 0.0
+    entropy_bonus: float = 0.0
+    updates: int = 1
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Per trained token: what the metrics are made of."""
+
+    new: list[Tensor] = field(default_factory=list)
+    old: list[Tensor] = field(default_factory=list)
+    ratios: list[Tensor] = field(default_factory=list)
+    """At the level at which the loss takes them."""
+    advantages: list[Tensor] = field(default_factory=list)
+    entropies: list[Tensor] = field(default_factory=list)
+    from_base: list[Tensor] = field(default_factory=list)
+    """KL of whole distributions from the base model, where it was measured."""
+
+
+def gradient_step(policy: Policy, sequences: Sequence[PackedSequence], settings: StepSettings) -> dict[str, float]:
+    """Train ``policy`` on ``sequences`` and return the step's metrics. Gradients accumulate over the sequences."""
+    started = monotonic()
+    policy.learns_entropy = settings.entropy_bonus > 0
+    tally = _Tally()
+    losses, norms = [], []
+    for part in _parts(sequences, settings.updates):
+        loss, norm = _update(policy, part, settings, tally)
+        losses.append(loss)
+        norms.append(norm)
+    seconds = monotonic() - started
+    return {
+        "loss": sum(losses) / len(losses),
+        "grad_norm": sum(norms) / len(norms),
+        "updates": float(len(losses)),
+        "sequences": float(len(sequences)),
+        **_metrics(tally, settings),
+        "tokens_per_second": sum(sequence.tokens.shape[1] for sequence in sequences) / seconds,
+        "step_seconds": seconds,
+        "peak_memory_gb": _peak_memory(),
+    }
+
+
+def _update(
+    policy: Policy, sequences: Sequence[PackedSequence], settings: StepSettings, tally: _Tally
+) -> tuple[float, float]:
+    """One optimizer update: the mean loss over all trained tokens of ``sequences``, and the gradient's norm."""
+    trained = sum(sequence.trainable_tokens for sequence in sequences)
+    for group in policy.optimizer.param_groups:
+        group["lr"] = settings.learning_rate
+    policy.optimizer.zero_grad(set_to_none=True)
+    total = 0.0
+    for number, sequence in enumerate(sequences):
+        loss = _loss(policy, sequence, settings, tally, sample_base=number % _KL_SAMPLE == 0) / trained
+        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+        total += float(loss.detach())
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm)
+    policy.optimizer.step()
+    return total, float(norm)
+
+
+def backward(policy: Policy, sequence: PackedSequence, settings: StepSettings) -> None:
+    """Forward and backward of one sequence alone: what the benchmark times."""
+    loss = _loss(policy, sequence, settings, _Tally(), sample_base=False) / sequence.trainable_tokens
+    loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+
+
+def _loss(
+    policy: Policy, sequence: PackedSequence, settings: StepSettings, tally: _Tally, *, sample_base: bool
+) -> Tensor:
+    """ART's policy loss summed over the sequence's trained tokens, minus the entropy bonus."""
+    from art.loss import loss_fn
+
+    inputs = sequence.inputs
+    layout = Layout(inputs["group_ids"], inputs["parent_ids"])
+    targets = inputs["assistant_mask"][0].nonzero()[:, 0]
+    likelihoods = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
+    base = None
+    if settings.kl > 0 or sample_base:
+        with torch.no_grad(), policy.as_base():
+            base = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
+        tally.from_base.append(policy.divergence(likelihoods, base))
+    _note(tally, inputs, targets, likelihoods, settings.objective)
+    spread = _spread(likelihoods.logprobs, targets, sequence.tokens.shape[1])
+    reference = None if base is None else _spread(base.logprobs, targets, sequence.tokens.shape[1])
+    if inputs["logprobs"].isnan().all():  # imitation: ART takes missing ones for the policy's own, but warns
+        inputs = inputs | {"logprobs": inputs["logprobs"].index_copy(1, targets, likelihoods.logprobs.detach()[None])}
+    loss: Tensor = loss_fn(inputs, spread, reference, None, settings.objective, reduction="sum").policy_loss
+    if settings.entropy_bonus:
+        loss = loss - settings.entropy_bonus * likelihoods.entropies[_first_of_reply(targets)].sum()
+    return loss
+
+
+def _spread(values: Tensor, targets: Tensor, length: int) -> Tensor:
+    """Per-target values at the places ART's loss looks for them: the value of token i+1 at place i."""
+    return values.new_zeros(1, length).index_put((torch.zeros_like(targets), targets - 1), values)
+
+
+def _first_of_reply(targets: Tensor) -> Tensor:
+    """Which targets begin a reply: those whose predecessor is not a target."""
+    return torch.cat([torch.tensor([True]), targets[1:] != targets[:-1] + 1])
+
+
+def _parts(sequences: Sequence[PackedSequence], number: int) -> list[Sequence[PackedSequence]]:
+    """``sequences`` dealt out to at most ``number`` updates, none of them empty."""
+    number = max(1, min(number, len(sequences)))
+    return [sequences[start::number] for start in range(number)]
+
+
+def _note(tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: Likelihoods, objective: Any) -> None:
+    new = likelihoods.logprobs.detach()
+    old = inputs["logprobs"][0, targets]
+    old = torch.where(old.isnan(), new, old)
+    tally.new.append(new)
+    tally.old.append(old)
+    tally.ratios.append(_ratios(new - old, inputs["group_ids"][0, targets], objective))
+    tally.advantages.append(inputs["advantages"][0, targets])
+    tally.entropies.append(likelihoods.entropies.detach())
+
+
+def _ratios(differences: Tensor, replies: Tensor, objective: Any) -> Tensor:
+    """Each token's importance ratio as ART's loss takes it: its own, its whole reply's, or one between the two."""
+    from art.utils.group_aggregate import group_aggregate
+
+    own = differences.clamp(-20, 20).exp()
+    level = objective.get("importance_sampling_level", "token")
+    if level == "token":
+        return own
+    reply: Tensor = group_aggregate(differences[None], by=replies[None], reduce="mean")[0].clamp(-20, 20).exp()
+    return {"sequence": reply, "average": (own + reply) / 2, "geometric_average": (own * reply).sqrt()}[level]
+
+
+def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
+    new, old, advantages = torch.cat(tally.new), torch.cat(tally.old), torch.cat(tally.advantages)
+    ratio = torch.cat(tally.ratios)
+    low, high = _clip_range(settings.objective)
+    clipped = ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
+    metrics = {
+        "trainable_tokens": float(len(new)),
+        "entropy": float(torch.cat(tally.entropies).mean()),
+        "ratio": float(ratio.mean()),
+        "ratio_max": float(ratio.max()),
+        "effective_sample_size": float(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())),
+        "clip_share": float(clipped.float().mean()),
+        "kl_behaviour": _kl(new, old),
+    }
+    if tally.from_base:
+        metrics["kl"] = float(torch.cat(tally.from_base).mean())
+    return metrics
+
+
+def _kl(policy: Tensor, reference: Tensor) -> float:
+    """Mean per token of the non-negative estimator exp(d) - 1 - d, d = reference - policy."""
+    difference = (reference - policy).clamp(-20, 20)
+    return float((difference.exp() - 1 - difference).mean())
+
+
+def _clip_range(objective: Any) -> tuple[float, float]:
+    """The bounds that ART's loss uses, its defaults included."""
+    is_ppo = objective.get("ppo", False)
+    low = objective.get("epsilon", 0.2 if is_ppo else 1.0)
+    high = objective.get("epsilon_high", None if is_ppo else 4.0)
+    return low, low if high is None else high
+
+
+def _peak_memory() -> float:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return math.floor(peak * 1000) / 1000

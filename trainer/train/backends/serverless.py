@@ -1,0 +1,302 @@
+"""Training on W&B Serverless RL, through ART's own client: one job for a batch, and no job lost.
+
+The server gives a job's id once, in the answer to its submission, and can neither list jobs nor recognise a
+batch that it was sent before. So the ledger is told before a batch leaves this process and again when its job
+is known, and a batch is only ever sent again when one of these is certain:
+
+    the server refused it, or was never reached     nothing was taken
+    its job failed and there is no new checkpoint   nothing was trained
+    its job ended without one gradient step         nothing was trained, a new checkpoint is a copy of the last
+    its answer was lost, and --remote-deadline      a job would have ended by now
+    has passed since without a new checkpoint
+
+Any other new checkpoint since the sending means that the batch was trained: the ledger's lock keeps every other
+trainer away from the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from data_bridge.errors import BackendError, ConfigurationError
+from trainer.config.sections import TrainSettings
+from trainer.train.backends.arguments import base_model_of, check_sendable, check_trainable, serverless_arguments
+from trainer.train.backends.art_import import import_art
+from trainer.train.backends.base import PreparedBatch, Submitted
+from trainer.train.backends.deferred_scoring import TokenisingScorer, needs_scoring, prepare_deferred
+from trainer.train.backends.faults import FAULTS, Fate, Patience, explain, fate_of, is_refused_key
+from trainer.train.backends.follow import Event, JobEnd, Pace, ask, deadline_of, follow_job, wait_for_step
+from trainer.train.backends.metric_names import our_names
+from trainer.train.backends.receipt import Receipt
+from trainer.types import Batch, Checkpoint, StepResult
+
+if TYPE_CHECKING:
+    import art
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Untrained:
+    """A batch that was sent and has no checkpoint."""
+
+    why: str
+    may_be_sent_again: bool
+
+
+class ServerlessBackend:
+    """One model of W&B Serverless RL. The key is handed to ART's client and is in no environment."""
+
+    name = "serverless"
+
+    def __init__(self, settings: TrainSettings, pace: Pace | None = None) -> None:
+        if settings.wandb_api_key is None or not settings.wandb_api_key.get_secret_value():
+            raise ConfigurationError("WANDB_API_KEY is not set: --backend serverless trains on W&B and needs a key.")
+        self._settings = settings
+        self._key = settings.wandb_api_key
+        self._pace = pace or Pace()
+        self._arguments = serverless_arguments(settings)
+        self._base_model = base_model_of(self.name, settings)
+        self._scorer = TokenisingScorer(self._base_model)
+        self._remote: art.ServerlessBackend | None = None
+        self._model: art.TrainableModel[Any, Any] | None = None
+
+    async def open(self) -> int:
+        if self._model is None:
+            await self._register()
+        return await self.current_step()
+
+    async def _register(self) -> None:
+        art = import_art()
+        settings = self._settings
+        remote = art.ServerlessBackend(api_key=self._key.get_secret_value(), base_url=settings.wandb_base_url)
+        try:
+            registered = await ask(
+                lambda: remote._client.models.create(
+                    entity=settings.wandb_entity,
+                    project=settings.wandb_project,
+                    name=settings.model,
+                    base_model=self._base_model,
+                    return_existing=True,
+                ),
+                f"model {settings.model}",
+                patience=self._pace.opening,
+                pace=self._pace,
+            )
+            if registered.base_model != self._base_model:
+                raise ConfigurationError(
+                    f"--model {settings.model} exists in W&B and was trained from {registered.base_model}, "
+                    f"not {self._base_model}: take another name, or that --base-model."
+                )
+        except BaseException as error:
+            await remote.close()
+            if is_refused_key(error.__cause__):
+                raise ConfigurationError("WANDB_API_KEY was refused by W&B: set a key that is valid there.") from error
+            raise
+        self._remote = remote
+        self._model = art.TrainableModel(
+            name=registered.name,
+            project=registered.project,
+            entity=registered.entity,
+            id=registered.id,
+            base_model=self._base_model,
+            base_path=str(settings.home / "art"),
+            report_metrics=[],
+        )
+
+    async def remove(self, steps: Sequence[int]) -> list[int]:
+        """W&B keeps the checkpoints as artifacts, by the project's own rules."""
+        return []
+
+    async def close(self) -> None:
+        if self._remote is not None:
+            await self._remote.close()
+        self._remote = self._model = None
+
+    async def current_step(self) -> int:
+        return await ask(self._newest_step, "the newest checkpoint", patience=self._pace.patience, pace=self._pace)
+
+    async def _newest_step(self) -> int:
+        remote, model = self._opened()
+        return int(await remote._get_step(model))
+
+    def checkpoint(self, step: int) -> Checkpoint:
+        remote, model = self._opened()
+        location = str(remote._model_inference_name(model, step))
+        return Checkpoint(self._settings.model, step, self._base_model, self.name, location)
+
+    async def prepare(self, batch: Batch) -> PreparedBatch:
+        return await prepare_deferred(batch, self._settings, self._scorer)
+
+    async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
+        check_trainable(prepared)
+        check_sendable(prepared)
+        receipt = await self._submit(prepared, on_submitted)
+        outcome = await self._outcome(receipt)
+        if isinstance(outcome, _Untrained):
+            raise BackendError(f"Batch {prepared.batch.batch_id} was not trained: {outcome.why}")
+        return replace(outcome, metrics={**prepared.metrics, **outcome.metrics})
+
+    async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
+        if job_id is None:
+            return None
+        receipt = Receipt.parse(job_id, policy_step)
+        outcome = await self._outcome(receipt)
+        if isinstance(outcome, StepResult):
+            return outcome
+        if not outcome.may_be_sent_again:
+            raise BackendError(f"Batch {batch_id} cannot be settled yet: {outcome.why}")
+        logger.warning("Batch %s may be sent again: %s", batch_id, outcome.why)
+        return None
+
+    async def _submit(self, prepared: PreparedBatch, on_submitted: Submitted) -> Receipt:
+        """Send the batch until it is taken, refused, or its fate is unknown; the ledger knows at every moment."""
+        patience = Patience(self._pace.patience, f"batch {prepared.batch.batch_id}")
+        pause = self._pace.first_pause
+        after_step = await self.current_step()
+        while True:
+            receipt = Receipt.before_sending(after_step, prepared.trainable_tokens)
+            await on_submitted(str(receipt))
+            try:
+                job_id = await self._post(prepared)
+            except FAULTS as fault:
+                fate = fate_of(fault)
+                if fate is Fate.UNKNOWN:
+                    logger.warning("The answer about batch %s was lost: %s", prepared.batch.batch_id, explain(fault))
+                    return receipt
+                await on_submitted(str(receipt.refused()))
+                if fate is Fate.REFUSED:
+                    raise BackendError(
+                        f"W&B refused batch {prepared.batch.batch_id} ({explain(fault)}): "
+                        "put right what it names, then run again; nothing was trained."
+                    ) from fault
+                patience.forgive(fault)
+            else:
+                receipt = receipt.taken_as(job_id)
+                await on_submitted(str(receipt))
+                return receipt
+            await asyncio.sleep(pause)
+            pause = self._pace.longer(pause)
+            if await self.current_step() > after_step:
+                return receipt  # it was taken after all, whatever the answer said
+
+    async def _post(self, prepared: PreparedBatch) -> str:
+        remote, model = self._opened()
+        job = await remote._client.training_jobs.create(
+            model_id=model.id,
+            trajectory_groups=prepared.groups,
+            experimental_config=_experimental_config(
+                {**self._arguments, "precalculate_logprobs": needs_scoring(prepared)}
+            ),
+        )
+        if not isinstance(job.id, str) or not job.id:
+            raise ValueError("the answer to the submission has no job id")
+        return job.id
+
+    async def _outcome(self, receipt: Receipt) -> StepResult | _Untrained:
+        """What became of the batch of this receipt, waiting for as long as it can still become something."""
+        if receipt.job_id is not None:
+            return await self._job_outcome(receipt, receipt.job_id)
+        if receipt.is_refused:
+            deadline = time.monotonic()
+            why = "W&B did not take it."
+        else:
+            left = self._settings.remote_deadline - (datetime.now(UTC) - receipt.sent)
+            deadline = deadline_of(left)
+            why = "the answer to its submission was lost, and no checkpoint has come of it within --remote-deadline."
+            logger.info(
+                "Waiting up to %.0f minutes for a checkpoint after step %d: the answer to a submission was lost, "
+                "and sending it again could train it twice.",
+                max(left.total_seconds(), 0) / 60,
+                receipt.after_step,
+            )
+        step = await wait_for_step(self._newest_step, receipt.after_step, deadline=deadline, pace=self._pace)
+        return _Untrained(why, may_be_sent_again=True) if step is None else self._result(receipt, step, JobEnd())
+
+    async def _job_outcome(self, receipt: Receipt, job_id: str) -> StepResult | _Untrained:
+        deadline = deadline_of(self._settings.remote_deadline)
+        try:
+            end = await follow_job(job_id, self._events_of(job_id), deadline=deadline, pace=self._pace)
+        except BackendError:
+            # The job cannot be followed any longer, but it may have got through: the checkpoints know.
+            step = await self.current_step()
+            if step <= receipt.after_step:
+                raise
+            return self._result(receipt, step, JobEnd())
+        if end.error is not None:
+            step = await self.current_step()
+            if step <= receipt.after_step:
+                return _Untrained(f"W&B training job {job_id} failed: {end.error}.", may_be_sent_again=True)
+            return self._result(receipt, step, end)
+        if not end.metrics:
+            return _Untrained(
+                f"W&B training job {job_id} made no gradient step: it found nothing in the batch to train on; "
+                "are all rewards of its groups equal, or its trajectories too long?",
+                may_be_sent_again=True,
+            )
+        found = await wait_for_step(
+            self._newest_step,
+            receipt.after_step,
+            deadline=min(deadline, time.monotonic() + self._pace.checkpoint_grace),
+            pace=self._pace,
+        )
+        if found is not None:
+            return self._result(receipt, found, end)
+        overdue = datetime.now(UTC) - receipt.sent > self._settings.remote_deadline
+        return _Untrained(
+            f"W&B training job {job_id} ended without a checkpoint after step {receipt.after_step}; "
+            "look at it in W&B, and run again.",
+            may_be_sent_again=overdue,
+        )
+
+    def _events_of(self, job_id: str) -> Any:
+        from openai import NOT_GIVEN
+
+        remote, _ = self._opened()
+
+        def events_after(seen: str | None) -> AsyncIterator[Event]:
+            events: AsyncIterator[Event] = remote._client.training_jobs.events.list(
+                training_job_id=job_id, after=seen or NOT_GIVEN
+            )
+            return events
+
+        return events_after
+
+    def _result(self, receipt: Receipt, step: int, end: JobEnd) -> StepResult:
+        if step > receipt.after_step + 1:
+            logger.warning(
+                "The model went from step %d to %d while one batch was trained: is somebody else training %s?",
+                receipt.after_step,
+                step,
+                self._settings.model,
+            )
+        return StepResult(self.checkpoint(step), receipt.tokens, _averaged(end.metrics))
+
+    def _opened(self) -> tuple[Any, Any]:
+        if self._remote is None or self._model is None:
+            raise BackendError("The serverless backend was used before it was opened; this is a bug, please report it.")
+        return self._remote, self._model
+
+
+def _experimental_config(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The job's configuration exactly as ``art.ServerlessBackend.train`` would send it for these arguments."""
+    from art._backend_training import build_rl_train_configs
+    from art.serverless.client import ExperimentalTrainingConfig
+
+    config, experimental = build_rl_train_configs(**arguments)
+    sent: dict[str, Any] = {name: experimental.get(name) for name in ExperimentalTrainingConfig.__annotations__}
+    return {**sent, "learning_rate": config.learning_rate}
+
+
+def _averaged(samples: list[dict[str, float]]) -> dict[str, float]:
+    """The averages of what the gradient steps of a job reported."""
+    from art.metrics_taxonomy import average_metric_samples
+    from art.serverless.backend import _canonicalize_upstream_metrics
+
+    return our_names(average_metric_samples(_canonicalize_upstream_metrics(sample) for sample in samples))

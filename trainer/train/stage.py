@@ -1,0 +1,176 @@
+"""Gradient steps, one after the other: prepare a batch, store it, train it once, write the books.
+
+The order is what makes a crash harmless. The composition is stored before anything leaves this process; the
+backend's receipt is stored before its job is followed; the books are written in one transaction when the checkpoint
+is durable. A fault leaves the batch as it is: the next start asks the backend what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from data_bridge.errors import BackendError
+from data_bridge.quality import Reason
+from trainer.config.sections import TrainSettings
+from trainer.ledger.batch_record import BatchRecord, record_of, split_trainable
+from trainer.ledger.model_lock import ModelLock
+from trainer.ledger.runs import Ledger
+from trainer.run.progress import Progress, View
+from trainer.run.run_folder import RunFolder
+from trainer.run.tracking import Tracker
+from trainer.train import step_metrics
+from trainer.train.backends.base import PreparedBatch, TrainingBackend
+from trainer.train.thresholds import parse_thresholds, stop_collapse
+from trainer.types import Batch, JudgedGroup
+
+_TRAINS_ELSEWHERE = frozenset({"serverless"})
+"""Backends that leave this machine's model alone while they train, so that the next batch can be prepared meanwhile."""
+
+
+class TrainStage:
+    """Owns the model's steps for one run."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        run_id: str,
+        backend: TrainingBackend,
+        ledger: Ledger,
+        lock: ModelLock,
+        folder: RunFolder,
+        tracker: Tracker,
+        view: View,
+        progress: Progress,
+    ) -> None:
+        self._settings = settings
+        self._run_id = run_id
+        self._backend = backend
+        self._ledger = ledger
+        self._lock = lock
+        self._folder = folder
+        self._tracker = tracker
+        self._view = view
+        self._progress = progress
+        self._thresholds = parse_thresholds(settings.stop_on)
+        # One use of this machine's model at a time, unless the training is elsewhere.
+        self._prepares_ahead = backend.name in _TRAINS_ELSEWHERE and settings.max_staleness > 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._cost_reported = progress.cost_usd
+        self.left_out: Counter[Reason] = Counter()
+        """Why trajectories of judged groups had no tokens to train."""
+
+    @property
+    def has_enough_steps(self) -> bool:
+        return 0 < self._settings.max_steps <= self._progress.steps
+
+    async def prepare(self, groups: Sequence[JudgedGroup]) -> PreparedBatch | None:
+        """A batch for the policy as it is now; None if nothing in it can be trained."""
+        if not self._prepares_ahead:
+            await self._idle.wait()
+            self._idle.clear()  # until this batch is trained, so that the next is made with the new policy
+        prepared = await self._prepare(uuid.uuid4().hex, groups)
+        if prepared.trainable_tokens == 0:
+            self._idle.set()
+            await self._leave_out(prepared, list(prepared.batch.groups))
+            return None
+        return prepared
+
+    async def step(self, prepared: PreparedBatch) -> None:
+        """One gradient step and its books."""
+        try:
+            await self._step(prepared)
+        finally:
+            self._idle.set()
+
+    async def _prepare(self, batch_id: str, groups: Sequence[JudgedGroup]) -> PreparedBatch:
+        batch = Batch(batch_id, self._settings.model, self._progress.step, tuple(groups))
+        return await self._backend.prepare(batch)
+
+    async def _step(self, prepared: PreparedBatch) -> None:
+        prepared = await self._fresh(prepared)
+        trained, empty = split_trainable(prepared)
+        if not trained or prepared.trainable_tokens == 0:
+            await self._leave_out(prepared, list(prepared.batch.groups))
+            return
+        await self._leave_out(prepared, empty)
+        record = record_of(prepared, self._run_id, await self._ledger.next_batch_number(self._run_id))
+        record = replace(record, known_metrics=self._known(record, trained))
+        await self._ledger.batch_prepared(self._lock, record)
+
+        started = time.monotonic()
+        result = await self._backend.train(
+            prepared, on_submitted=partial(self._ledger.batch_submitted, self._lock, record.batch_id)
+        )
+        seconds = time.monotonic() - started
+        if result.trainable_tokens == 0:
+            raise BackendError(
+                f"Step {result.checkpoint.step} trained no token although {prepared.trainable_tokens} were sent; "
+                "nothing is counted as trained: look at the backend's log, then run again."
+            )
+        metrics: dict[str, Any] = {
+            **step_metrics.of_result(result, record.known_metrics),
+            "seconds": seconds,
+            "tokens_per_second": result.trainable_tokens / seconds if seconds else 0.0,
+        }
+        await self._ledger.batch_trained(self._lock, record, result, metrics)
+        self._count(record.exclusions)
+        self._report(metrics, record.batch_id)
+
+    def _known(self, record: BatchRecord, trained: Sequence[JudgedGroup]) -> dict[str, Any]:
+        """What can be said of the step before it is made: stored with the batch, in case we do not live to see it."""
+        cost = self._progress.cost_usd - self._cost_reported
+        self._cost_reported = self._progress.cost_usd
+        return {
+            **step_metrics.of_batch(trained, record.model, record.policy_step, scale=self._settings.scale_rewards),
+            "left_out": len(record.exclusions),
+            "staleness": self._progress.step - record.policy_step,
+            "rescored": self._progress.rescored,
+            "cost_usd": cost,
+        }
+
+    async def _fresh(self, prepared: PreparedBatch) -> PreparedBatch:
+        """The batch, scored again if the policy has moved on too far since it was prepared."""
+        if self._progress.step - prepared.batch.policy_step <= self._settings.max_staleness:
+            return prepared
+        self._progress.rescored += 1
+        return await self._prepare(prepared.batch.batch_id, prepared.batch.groups)
+
+    async def _leave_out(self, prepared: PreparedBatch, groups: Sequence[JudgedGroup]) -> None:
+        """Groups of which nothing can be trained: their members' reasons, and no use of the trajectories."""
+        names = {one.trajectory_id for judged in groups for one in judged.group.trajectories}
+        excluded = [one for one in prepared.exclusions if one.trajectory_id in names]
+        if excluded:
+            await self._ledger.exclude(self._run_id, excluded)
+            self._count(excluded)
+
+    def _count(self, exclusions: Sequence[Any]) -> None:
+        self._folder.exclusions(exclusions)
+        self.left_out.update(one.reason for one in exclusions)
+
+    def _report(self, metrics: dict[str, Any], batch_id: str) -> None:
+        progress, plain = self._progress, step_metrics.flat(metrics)
+        progress.steps += 1
+        progress.step = int(metrics["step"])
+        progress.trainable_tokens += int(metrics["trainable_tokens"])
+        progress.train_seconds += float(metrics["seconds"])
+        progress.latest = plain
+        self._folder.append("metrics.jsonl", [{"batch": batch_id, **metrics}])
+        self._tracker.log(progress.step, plain)
+        self._view.say(_sentence(plain))
+        stop_collapse(self._thresholds, plain, self._backend.checkpoint(progress.step))
+
+
+def _sentence(metrics: dict[str, float]) -> str:
+    parts = [f"step {metrics['step']:.0f}:"]
+    names = {"reward": "reward", "loss": "loss", "kl": "KL", "entropy": "entropy"}
+    parts += [f"{label} {metrics[name]:.3f}" for name, label in names.items() if name in metrics]
+    parts.append(f"{metrics['trainable_tokens']:.0f} tokens in {metrics['seconds']:.1f} s")
+    return "  ".join(parts)

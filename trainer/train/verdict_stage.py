@@ -1,0 +1,87 @@
+"""What happens to a group when its verdict is in: counted, and kept if it has something to teach."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from data_bridge.errors import JudgeError
+from data_bridge.quality import Exclusion, Reason
+from trainer.config.sections import TrainSettings
+from trainer.ledger.runs import Ledger
+from trainer.run.progress import Progress
+from trainer.run.run_folder import RunFolder
+from trainer.train.selection import parse_rule, select, spread
+from trainer.types import JudgedGroup, JudgeFailure
+
+_FAULTS_OF_THE_JUDGE = frozenset({Reason.JUDGE_BAD_REPLY, Reason.JUDGE_UNAVAILABLE})
+"""Other reasons (the budget is spent, the group is too long) are no fault of the judge's."""
+
+_GIVE_UP_AFTER = 8
+"""Failures with no success at all: the judge is not there, and waiting for the share to fill is of no use."""
+
+
+class VerdictStage:
+    """Takes verdicts in order and remembers which windows came to something."""
+
+    def __init__(
+        self, settings: TrainSettings, run_id: str, ledger: Ledger, folder: RunFolder, progress: Progress
+    ) -> None:
+        self._settings = settings
+        self._run_id = run_id
+        self._ledger = ledger
+        self._folder = folder
+        self._progress = progress
+        self._keep = parse_rule(settings.select)
+        self._with_signal: set[str] = set()
+        self._last_failure = ""
+        self.left_out: Counter[Reason] = Counter()
+        """Why trajectories of planned groups are not trained, as far as the judge decides it."""
+
+    async def accept(self, verdict: JudgedGroup | JudgeFailure) -> JudgedGroup | None:
+        """The group as it is to be trained, or None if it is left out. JudgeError when too many have failed."""
+        self._progress.cost_usd += verdict.cost_usd
+        if isinstance(verdict, JudgeFailure):
+            await self._failed(verdict)
+            return None
+        self._progress.groups_judged += 1
+        self._progress.groups_cached += verdict.cached
+        if spread(verdict.verdicts) < self._settings.min_spread:
+            self._progress.groups_without_signal += 1
+            await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.verdicts):.3f}")
+            return None
+        kept, excluded = select(verdict, self._keep)
+        if excluded:
+            await self._ledger.exclude(self._run_id, excluded)
+            self._folder.exclusions(excluded)
+        self._with_signal.add(kept.group.window_id)
+        return kept
+
+    async def window_done(self, window_id: str) -> None:
+        await self._ledger.window_judged(self._run_id, window_id, has_signal=window_id in self._with_signal)
+        self._with_signal.discard(window_id)
+
+    def check_failures(self) -> None:
+        """JudgeError if more groups failed than ``--max-judge-failures`` allows, or all of the first ones did."""
+        failed, allowed = self._progress.groups_failed, self._settings.max_judge_failures * self._progress.groups
+        hopeless = self._progress.groups_judged == 0 and failed >= _GIVE_UP_AFTER and allowed < self._progress.groups
+        if failed and (failed > allowed or hopeless):
+            raise JudgeError(
+                f"The judge failed for {failed} of {self._progress.groups} groups (the last: {self._last_failure}); "
+                "look at JUDGE_BASE_URL, JUDGE_MODEL and the key, then run again: verdicts already paid for are kept."
+            )
+
+    async def _failed(self, failure: JudgeFailure) -> None:
+        await self._exclude(failure, failure.reason, failure.detail)
+        if failure.reason in _FAULTS_OF_THE_JUDGE:
+            self._progress.groups_failed += 1
+            self._last_failure = failure.detail or failure.reason.value
+            self.check_failures()
+
+    async def _exclude(self, verdict: JudgedGroup | JudgeFailure, reason: Reason, detail: str) -> None:
+        excluded = [
+            Exclusion(one.trajectory_id, one.agent_id, one.window_id, reason, detail)
+            for one in verdict.group.trajectories
+        ]
+        self.left_out.update(one.reason for one in excluded)
+        await self._ledger.exclude(self._run_id, excluded)
+        self._folder.exclusions(excluded)

@@ -14,7 +14,7 @@ from trainer.evaluate.decision_points import DecisionPoint, Replayed
 from trainer.evidence import Comparison, Evaluation, PolicyFigures, Role
 from trainer.judge.outcome import IDENTITY
 from trainer.statistics.intervals import Interval
-from trainer.types import Checkpoint, Completion
+from trainer.types import Checkpoint, Completion, Release
 
 RIGHT = {1: "BUY", -1: "SELL"}
 
@@ -130,7 +130,7 @@ def make_evaluation(
         evaluation_id=evaluation_id or f"evaluation-of-{model}-{step}-{gain[0]}",
         run_id=run_id,
         model=model,
-        candidate=make_checkpoint(step, model),
+        candidate=Release(make_checkpoint(step, model)),
         incumbent=None,
         judge=IDENTITY,
         training_judge="outcome",

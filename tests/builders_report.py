@@ -26,9 +26,10 @@ from trainer.ledger.read.types import (
     WindowFacts,
     Words,
 )
-from trainer.ledger.releases import Promotion, PromotionKind, PromotionState
+from trainer.ledger.releases import Promotion
+from trainer.ledger.states import PromotionKind, PromotionState
 from trainer.statistics.intervals import Interval
-from trainer.types import Checkpoint, JudgeIdentity
+from trainer.types import Checkpoint, JudgeIdentity, Release
 
 MOMENT = datetime(2026, 11, 15, 3, tzinfo=UTC)
 HELD_OUT = hours_before(number=18, held_out=True)
@@ -75,7 +76,7 @@ def evaluation(gain: float = 0.3) -> Evaluation:
         evaluation_id="evaluation-1",
         run_id="run-1",
         model="hindsight",
-        candidate=checkpoint(7),
+        candidate=Release(checkpoint(7)),
         incumbent=None,
         judge=JudgeIdentity("outcome", "outcome", "1", "1", is_llm=False),
         training_judge="outcome",

@@ -13,7 +13,7 @@ from tests.builders_report import HELD_OUT, evaluation, example
 from trainer.certify.measures import Line
 from trainer.evidence import Evaluation
 from trainer.inference.serving import Serving
-from trainer.ledger.batch_record import BatchRecord, GroupRecord
+from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.certificates import keep
 from trainer.ledger.evaluations import keep_ruling, save
 from trainer.ledger.judge_records import Call, CallResult, JudgedTrajectory, Judgement, Question
@@ -21,10 +21,19 @@ from trainer.ledger.model_lock import ModelLock, hold
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import open_verdicts
-from trainer.plan.run_plan import PlannedGroup, PlannedWindow, RunPlan
 from trainer.promote.gate import GateDecision, Ruling
 from trainer.promote.publish import publish
-from trainer.types import Checkpoint, Group, JudgeIdentity, StepResult, Verdict
+from trainer.types import (
+    Checkpoint,
+    Group,
+    JudgeIdentity,
+    PlannedGroup,
+    PlannedWindow,
+    Release,
+    RunPlan,
+    StepResult,
+    Verdict,
+)
 
 RUN = "run-1"
 JUDGE = JudgeIdentity("gpt-test", "trading", "2", "3", is_llm=True)
@@ -151,7 +160,7 @@ async def _ship(database: Database, home: Path, words: str) -> Evaluation:
     measured = replace(
         evaluation(),
         run_id=RUN,
-        candidate=checkpoint(2),
+        candidate=Release(checkpoint(2)),
         judge=JUDGE,
         best=example(0.9, f"BUY {words}", words),
         worst=example(-0.4, f"SELL {words}", words),
@@ -162,7 +171,7 @@ async def _ship(database: Database, home: Path, words: str) -> Evaluation:
     await publish(
         database,
         home,
-        checkpoint(2),
+        Release(checkpoint(2)),
         Serving("http://127.0.0.1:8808/v1", "hindsight@step2"),
         reason=decision.sentence,
         evaluation=measured,

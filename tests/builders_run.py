@@ -18,9 +18,9 @@ from trainer.config.sections import TrainSettings
 from trainer.judge.open import open_judge
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger
+from trainer.progress import Silent
 from trainer.run import training_run
 from trainer.run.log_training import plan_log, train_on_log
-from trainer.run.progress import Silent
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
 from trainer.train.settle import mend

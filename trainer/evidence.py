@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from trainer.statistics.intervals import Interval
-from trainer.types import Checkpoint, JudgeIdentity
+from trainer.types import JudgeIdentity, Release
 
 
 class Role(StrEnum):
@@ -101,8 +101,8 @@ class Evaluation:
     run_id: str | None
     """None for a comparison that was asked for by hand."""
     model: str
-    candidate: Checkpoint
-    incumbent: Checkpoint | None
+    candidate: Release
+    incumbent: Release | None
     """None: the agents use the untrained base model."""
     judge: JudgeIdentity
     training_judge: str | None
@@ -146,4 +146,9 @@ def to_json(evaluation: Evaluation) -> str:
 
 
 def from_json(text: str | bytes) -> Evaluation:
-    return msgspec.json.decode(text, type=Evaluation)
+    """Also of one that was kept before there were releases, when a candidate was a checkpoint alone."""
+    kept = msgspec.json.decode(text)
+    for name in ("candidate", "incumbent"):
+        if kept[name] is not None and "checkpoint" not in kept[name]:
+            kept[name] = {"checkpoint": kept[name]}
+    return msgspec.convert(kept, Evaluation)

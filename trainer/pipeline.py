@@ -23,14 +23,14 @@ from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import check
 from trainer.config.sections import TrainSettings
 from trainer.ledger.model_lock import ModelBusy, ModelLock
+from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import MIN_GROUP
-from trainer.plan.run_plan import PlannedWindow, assemble
-from trainer.run.progress import Progress, View
-from trainer.run.run_folder import RunFolder
+from trainer.plan.run_plan import assemble
+from trainer.progress import Progress, View
 from trainer.train.stage import TrainStage
 from trainer.train.verdict_stage import VerdictStage
-from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
+from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from data_bridge.models import AgentTrajectory, ChatMessage, MarketOutcomes
-from data_bridge.quality import Reason
+from data_bridge.quality import Exclusion, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,32 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """What agents are given together: weights, prompts and lessons. The gate, canary and rollback speak of releases.
+
+    An empty prompt version means the game's own prompts, an empty lessons policy none.
+    """
+
+    checkpoint: Checkpoint
+    prompt_version: str = ""
+    lessons_policy: str = ""
+
+    @property
+    def name(self) -> str:
+        """``hindsight@step14``, followed by what else differs from the game's own."""
+        parts = (self.checkpoint.name, self.prompt_version, self.lessons_policy)
+        return "+".join(part for part in parts if part)
+
+    @property
+    def model(self) -> str:
+        return self.checkpoint.model
+
+    @property
+    def step(self) -> int:
+        return self.checkpoint.step
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The judged groups of one gradient step, and the policy step they were prepared for."""
 
@@ -154,3 +180,45 @@ class StepResult:
     checkpoint: Checkpoint
     trainable_tokens: int
     metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """The members of a group in their order, after dropout."""
+
+    group_id: str
+    trajectory_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWindow:
+    window_id: str
+    hours: int
+    groups: tuple[PlannedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Every window of the run in order, and what dropout and grouping leave out of them."""
+
+    windows: tuple[PlannedWindow, ...]
+    excluded: tuple[Exclusion, ...]
+    dropout_rate: float
+    total: int
+    """Trajectories in groups, before dropout."""
+
+    @property
+    def groups(self) -> int:
+        return sum(len(window.groups) for window in self.windows)
+
+    @property
+    def trajectories(self) -> int:
+        return sum(len(group.trajectory_ids) for window in self.windows for group in window.groups)
+
+    @property
+    def dropped(self) -> int:
+        return sum(exclusion.reason is Reason.DROPOUT for exclusion in self.excluded)
+
+
+NOTHING_PLANNED = RunPlan((), (), 0.0, 0)
+"""For a run that gets its windows later, day by day."""

@@ -24,13 +24,15 @@ from trainer.evaluate.divergence import SampledReplies
 from trainer.evaluate.evaluation import held_out_windows
 from trainer.evidence import Evaluation, Role
 from trainer.inference.serving import serving as serving_of
+from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import latest_evaluation, leaked_windows
-from trainer.ledger.releases import find_checkpoint, history, serving
+from trainer.ledger.releases import history, serving
 from trainer.promote.gate import Ruling
 from trainer.promote.publish import publish, roll_back
 from trainer.run import release
 from trainer.run.release import consider, evaluate
+from trainer.types import Release
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
 from trainer.world.market import Market
@@ -68,7 +70,7 @@ async def test_a_better_checkpoint_is_promoted_with_all_its_evidence(
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
     candidate = await find_checkpoint(played, "hindsight", 2)
-    considered = await consider(played, _settings(tmp_path, checkpoints), candidate, run_id="run-1")
+    considered = await consider(played, _settings(tmp_path, checkpoints), Release(candidate), run_id="run-1")
 
     assert considered.decision.ruling is Ruling.PROMOTE, considered.decision
     assert considered.refusal() is None
@@ -99,8 +101,8 @@ async def test_a_worse_checkpoint_is_refused_and_the_agents_keep_what_they_have(
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
     settings = _settings(tmp_path, checkpoints)
-    await consider(played, settings, await find_checkpoint(played, "hindsight", 2), run_id=None)
-    considered = await consider(played, settings, await find_checkpoint(played, "hindsight", 1), run_id=None)
+    await consider(played, settings, Release(await find_checkpoint(played, "hindsight", 2)), run_id=None)
+    considered = await consider(played, settings, Release(await find_checkpoint(played, "hindsight", 1)), run_id=None)
 
     assert considered.decision.ruling is Ruling.REFUSE
     assert {one.role for one in considered.evaluation.figures} == set(Role), "now there is a base beside it"
@@ -125,7 +127,7 @@ async def test_a_checkpoint_too_far_from_the_base_model_is_refused_whatever_it_g
 
     monkeypatch.setattr(release, "_kl_meter", lambda *_: measure_kl)
     candidate = await find_checkpoint(played, "hindsight", 2)
-    considered = await consider(played, _settings(tmp_path, checkpoints), candidate, run_id=None)
+    considered = await consider(played, _settings(tmp_path, checkpoints), Release(candidate), run_id=None)
     gain = considered.evaluation.score_difference
     assert gain.low is not None
     assert gain.low > 0
@@ -141,7 +143,7 @@ async def test_a_rollback_during_the_evaluation_is_not_overwritten(
 ) -> None:
     settings = _settings(tmp_path, checkpoints)
     bad, better = [await find_checkpoint(played, "hindsight", step) for step in (1, 2)]
-    await publish(played, tmp_path, bad, serving_of(bad, settings), reason="a mistake")
+    await publish(played, tmp_path, Release(bad), serving_of(bad, settings), reason="a mistake")
 
     async def evaluate_slowly(*arguments: Any, **more: Any) -> Evaluation:
         measured = await evaluate(*arguments, **more)
@@ -150,9 +152,9 @@ async def test_a_rollback_during_the_evaluation_is_not_overwritten(
         return measured
 
     monkeypatch.setattr(release, "evaluate", evaluate_slowly)
-    considered = await consider(played, settings, better, run_id=None)
+    considered = await consider(played, settings, Release(better), run_id=None)
 
-    assert considered.evaluation.incumbent == bad
+    assert considered.evaluation.incumbent == Release(bad)
     assert (considered.decision.ruling, considered.promotion) == (Ruling.UNDECIDED, None)
     refusal = considered.refusal()
     assert refusal is not None
@@ -167,7 +169,7 @@ async def test_no_promote_evaluates_and_leaves_it_at_that(
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
     settings = _settings(tmp_path, checkpoints, promote=False)
-    considered = await consider(played, settings, await find_checkpoint(played, "hindsight", 2), run_id=None)
+    considered = await consider(played, settings, Release(await find_checkpoint(played, "hindsight", 2)), run_id=None)
     assert considered.decision.ruling is Ruling.PROMOTE
     assert considered.promotion is None
     assert await serving(played, "hindsight") is None
@@ -198,7 +200,7 @@ async def test_a_database_without_held_out_windows_is_too_little(
 ) -> None:
     point = await insert_checkpoint(database, 1)
     with pytest.raises(NotEnoughData, match="no usable held-out window"):
-        await evaluate(database, _settings(tmp_path, checkpoints), point, None, run_id=None)
+        await evaluate(database, _settings(tmp_path, checkpoints), Release(point), None, run_id=None)
 
 
 # The commands

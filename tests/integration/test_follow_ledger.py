@@ -19,6 +19,7 @@ from trainer.inference.serving import Serving
 from trainer.ledger.pointer import pointer_file, read_pointer
 from trainer.promote.publish import publish, roll_back
 from trainer.serve.follow_ledger import following_ledger
+from trainer.types import Release
 
 
 def served_step(home: Path) -> int | None:
@@ -35,7 +36,7 @@ async def until(is_true: Callable[[], bool]) -> None:
 async def promote(database: Database, home: Path, *steps: int) -> None:
     for step in steps:
         point = await insert_checkpoint(database, step)
-        await publish(database, home, point, Serving("url", point.name), reason="better")
+        await publish(database, home, Release(point), Serving("url", point.name), reason="better")
 
 
 async def go_back(database: Database, home: Path, step: int) -> None:

@@ -11,16 +11,15 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.errors import DatabaseError
+from data_bridge.game_writes import NEEDED_COLUMNS, check_writable, unmark_trained
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import WINDOW, insert_window
 from tests.builders_ledger import make_record
-from trainer.ledger.batch_record import BatchRecord
-from trainer.ledger.game_rows import NEEDED_COLUMNS, check_writable, mark_trained, unmark_trained
+from trainer.ledger.batches import BatchRecord, write_game_rows
 from trainer.ledger.model_lock import ModelLock, hold
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState
-from trainer.plan.run_plan import PlannedGroup, PlannedWindow, RunPlan
-from trainer.types import Checkpoint, StepResult
+from trainer.types import Checkpoint, PlannedGroup, PlannedWindow, RunPlan, StepResult
 
 RESULT = StepResult(Checkpoint("hindsight", 1, "tiny", "fake", "/somewhere/0001"), 10, {"loss": 0.5})
 
@@ -137,8 +136,8 @@ async def become_a_role_with(needs: Iterable[Need], database: Database) -> None:
 
 async def keep_the_books(database: Database, record: BatchRecord) -> None:
     """All that training ever does with the game's rows: a batch trained, judged again, and lost."""
-    await mark_trained(database.pool, record, RESULT)
-    await mark_trained(database.pool, record, RESULT)
+    await write_game_rows(database.pool, record, RESULT)
+    await write_game_rows(database.pool, record, RESULT)
     await unmark_trained(database.pool, record.batch_id)
 
 

@@ -27,9 +27,8 @@ from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import open_verdicts
-from trainer.plan.run_plan import PlannedGroup, PlannedWindow, RunPlan
 from trainer.promote.publish import publish
-from trainer.types import Checkpoint, Group, StepResult
+from trainer.types import Checkpoint, Group, PlannedGroup, PlannedWindow, Release, RunPlan, StepResult
 
 NEXT = hours_before(number=3)[0]
 
@@ -134,7 +133,7 @@ async def test_a_window_is_followed_to_what_it_trained_and_what_agents_use(train
     assert (step.checkpoint.step, step.trajectories, step.later_steps, step.state) == (1, 3, 1, None)
     assert story.excluded == {"dropout": 1}
     point = Checkpoint("hindsight", 2, "tiny", "fake", "/checkpoints/0002")
-    await publish(trained, tmp_path, point, Serving("http://127.0.0.1:1/v1", point.name), reason="better")
+    await publish(trained, tmp_path, Release(point), Serving("http://127.0.0.1:1/v1", point.name), reason="better")
     [step] = (await walk_forward(trained, WINDOW, 0.1)).trained
     assert step.state == "serving", "what agents use builds on it"
 

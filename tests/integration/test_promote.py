@@ -18,20 +18,15 @@ from tests.builders import insert_window
 from tests.builders_evaluation import make_checkpoint, make_evaluation
 from tests.builders_promotion import insert_checkpoint
 from trainer.inference.serving import Serving
+from trainer.ledger.checkpoints import list_checkpoints
 from trainer.ledger.evaluations import save
 from trainer.ledger.model_lock import hold
 from trainer.ledger.pointer import Pointer, read_from_database, read_pointer, sync
-from trainer.ledger.releases import (
-    PROMOTION_TRANSITIONS,
-    PromotionKind,
-    PromotionState,
-    history,
-    list_checkpoints,
-    serving,
-)
-from trainer.promote import publish as promote
+from trainer.ledger.releases import history, move_promotion, serving
+from trainer.ledger.states import PROMOTION_TRANSITIONS, PromotionKind, PromotionState
+from trainer.promote import publish as publishing
 from trainer.promote.publish import IncumbentChanged, canary_agents, end_canary, finish_canary, publish, roll_back
-from trainer.types import Checkpoint
+from trainer.types import Checkpoint, Release
 
 
 def _at(checkpoint: Checkpoint) -> Serving:
@@ -39,7 +34,7 @@ def _at(checkpoint: Checkpoint) -> Serving:
 
 
 async def _publish(database: Database, home: Path, checkpoint: Checkpoint, **more: Any) -> Any:
-    return await publish(database, home, checkpoint, _at(checkpoint), reason="better", **more)
+    return await publish(database, home, Release(checkpoint), _at(checkpoint), reason="better", **more)
 
 
 async def _on_this_host(database: Database, home: Path, step: int) -> Checkpoint:
@@ -57,7 +52,7 @@ async def test_a_promoted_checkpoint_is_what_the_game_the_ledger_and_the_file_na
 ) -> None:
     first, second = await insert_checkpoint(database, 1), await insert_checkpoint(database, 2)
     await _publish(database, tmp_path, first)
-    evaluation = replace(make_evaluation(2), incumbent=first)
+    evaluation = replace(make_evaluation(2), incumbent=Release(first))
     await save(database, evaluation)
 
     promotion = await _publish(database, tmp_path, second, evaluation=evaluation)
@@ -178,7 +173,7 @@ async def test_death_before_any_statement_leaves_exactly_one_deployed_model(
     # the copy on disk is another test's: here everything ends with the transaction
     async def no_copy(*_: Any) -> None: ...
 
-    monkeypatch.setattr(promote, "sync", no_copy)
+    monkeypatch.setattr(publishing, "sync", no_copy)
     assassin = await asyncpg.connect(database_url)
     watching = asyncio.create_task(watch())
     deaths = 0
@@ -211,7 +206,7 @@ async def test_death_between_commit_and_copy_is_mended_by_the_next_look(
     async def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(promote, "sync", die)
+    monkeypatch.setattr(publishing, "sync", die)
     with pytest.raises(KeyboardInterrupt):
         await _publish(database, tmp_path, second)
     stale = read_pointer(tmp_path, "hindsight")
@@ -242,7 +237,7 @@ async def test_evidence_against_anything_but_what_the_agents_use_now_promotes_no
 ) -> None:
     points = [await insert_checkpoint(database, step) for step in (1, 2, 3)]
     await _publish(database, tmp_path, points[1])
-    evaluation = replace(make_evaluation(3), incumbent=compared_with)
+    evaluation = replace(make_evaluation(3), incumbent=None if compared_with is None else Release(compared_with))
     await save(database, evaluation)
     with pytest.raises(IncumbentChanged, match="it is hindsight@step2 now: evaluate hindsight@step3 again"):
         await _publish(database, tmp_path, points[2], evaluation=evaluation)
@@ -423,10 +418,10 @@ async def test_only_the_legal_transitions_can_be_written(
     promotion = replace(promotion, state=source)
     async with database.pool.acquire() as connection:
         if target in PROMOTION_TRANSITIONS[source]:
-            assert (await promote._move(connection, promotion, target)).state is target
+            assert (await move_promotion(connection, promotion, target)).state is target
         else:
             with pytest.raises(ValueError, match="cannot go from"):
-                await promote._move(connection, promotion, target)
+                await move_promotion(connection, promotion, target)
 
 
 async def test_the_list_shows_step_scores_state_and_lineage(database: Database, tmp_path: Path) -> None:

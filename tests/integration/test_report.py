@@ -26,6 +26,7 @@ from trainer.ledger.read.types import DayFacts
 from trainer.promote.publish import publish, roll_back
 from trainer.report.page import render
 from trainer.report.verdict import headline
+from trainer.types import Release
 
 
 @pytest.fixture
@@ -220,7 +221,9 @@ async def test_the_evidence_of_a_promotion_comes_before_the_run_s_own(
 ) -> None:
     again = await _compare_by_hand(database, 1)
     at = Serving("http://127.0.0.1:8808/v1", "hindsight@step1")
-    await publish(database, tmp_path, checkpoint(1), at, reason="better after all", evaluation=again, forced=True)
+    await publish(
+        database, tmp_path, Release(checkpoint(1)), at, reason="better after all", evaluation=again, forced=True
+    )
     facts = await gather(database, RUN)
     assert headline(facts) == "hindsight@step1 was promoted by force"
     assert facts.evaluation == again

@@ -34,7 +34,7 @@ from trainer.inference.serving import Serving
 from trainer.promote.publish import publish, roll_back
 from trainer.serve.app import make_app
 from trainer.serve.checkpoints import OnText, ServedCheckpoints
-from trainer.types import Completion
+from trainer.types import Completion, Release
 
 KEY = "serve-key-for-tests"
 ASK: list[Any] = [{"role": "user", "content": "$COIN 100.00\nNews: $COIN wins a record order"}]
@@ -190,7 +190,7 @@ async def test_promotions_and_rollbacks_under_load_fail_no_request_and_every_ans
             await until("hindsight@step0")
             for step in (1, 2):
                 endpoint = Serving(url, f"hindsight@step{step}")
-                await publish(database, tmp_path, steps[step], endpoint, reason="better")
+                await publish(database, tmp_path, Release(steps[step]), endpoint, reason="better")
                 await until(f"hindsight@step{step}")
             await roll_back(
                 database,

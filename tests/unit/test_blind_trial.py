@@ -25,7 +25,7 @@ from trainer.evaluate.decision_points import DecisionPoint, alias_of, decision_p
 from trainer.evaluate.evaluation import summarise
 from trainer.evidence import Role, from_json, to_json
 from trainer.judge.outcome import OutcomeJudge
-from trainer.types import Completion, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
+from trainer.types import Completion, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Release, Verdict
 
 READER = JudgeIdentity("reader", "r", "1", "1", is_llm=True)
 
@@ -79,7 +79,12 @@ async def test_every_policy_is_asked_the_same_questions_and_differences_are_take
     outcome = await compare_policies(up_or_down_windows(10), _policies(), judge, Plan(points_per_window=2, samples=4))
     assert outcome.asked == len(outcome.compared) == 20
     evaluation = summarise(
-        outcome, _policies(), Plan(samples=4), judge, candidate=make_checkpoint(2), incumbent=make_checkpoint(1)
+        outcome,
+        _policies(),
+        Plan(samples=4),
+        judge,
+        candidate=Release(make_checkpoint(2)),
+        incumbent=Release(make_checkpoint(1)),
     )
     gain = evaluation.score_difference
     assert (round(gain.mean, 6), gain.windows) == (0.7, 10)
@@ -135,7 +140,7 @@ async def test_valid_error_and_blocked_replies_are_told_apart() -> None:
     }
     judge, plan = OutcomeJudge(), Plan(samples=4)
     outcome = await compare_policies(up_or_down_windows(8), policies, judge, plan, UpOrDownReplay())
-    evaluation = summarise(outcome, policies, plan, judge, candidate=make_checkpoint(2), incumbent=None)
+    evaluation = summarise(outcome, policies, plan, judge, candidate=Release(make_checkpoint(2)), incumbent=None)
     figures = evaluation.of(Role.CANDIDATE)
     assert figures is not None
     assert figures.valid_rate is not None
@@ -157,7 +162,7 @@ async def test_without_a_replay_an_empty_or_cut_off_reply_is_an_error_and_the_re
     policies = {Role.CANDIDATE: Rambling(["x"], "new"), Role.INCUMBENT: FixedPolicy([" ", "BUY"], "old")}
     judge, plan = ReadingJudge(), Plan(samples=2)
     outcome = await compare_policies(up_or_down_windows(8), policies, judge, plan)
-    evaluation = summarise(outcome, policies, plan, judge, candidate=make_checkpoint(2), incumbent=None)
+    evaluation = summarise(outcome, policies, plan, judge, candidate=Release(make_checkpoint(2)), incumbent=None)
     for role in (Role.CANDIDATE, Role.INCUMBENT):
         figures = evaluation.of(role)
         assert figures is not None
@@ -278,7 +283,9 @@ async def test_a_skilled_policy_shows_in_money_and_in_score() -> None:
     }
     judge, plan = OutcomeJudge(), Plan(samples=4)
     outcome = await compare_policies(up_or_down_windows(24), policies, judge, plan, UpOrDownReplay())
-    comparison = summarise(outcome, policies, plan, judge, candidate=make_checkpoint(2), incumbent=None).comparisons[0]
+    comparison = summarise(
+        outcome, policies, plan, judge, candidate=Release(make_checkpoint(2)), incumbent=None
+    ).comparisons[0]
     assert comparison.score_difference.low is not None
     assert comparison.score_difference.low > 0.1
     assert comparison.pnl_difference is not None

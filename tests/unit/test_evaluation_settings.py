@@ -9,7 +9,7 @@ import pytest
 from data_bridge.errors import ConfigurationError
 from trainer.config.sections import EvaluateSettings
 from trainer.evaluate.evaluation import judged_by
-from trainer.ledger.releases import parse_checkpoint_name
+from trainer.ledger.checkpoints import parse_checkpoint_name
 
 
 def _settings(**given: Any) -> EvaluateSettings:

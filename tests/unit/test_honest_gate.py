@@ -16,6 +16,7 @@ from trainer.evidence import Role
 from trainer.judge.outcome import OutcomeJudge
 from trainer.promote.gate import Evidence, Limits, Ruling, decide, evidence_of
 from trainer.statistics.intervals import mean_interval
+from trainer.types import Release
 
 COMPARISONS = 200
 PLAN = Plan(points_per_window=1, samples=2)
@@ -33,7 +34,7 @@ async def _rulings(candidate: float, incumbent: float, *, windows: int = 17) -> 
         held_out = up_or_down_windows(windows, seed=trial, agents=1)
         outcome = await compare_policies(held_out, policies, judge, PLAN, UpOrDownReplay())
         evaluation = summarise(
-            outcome, policies, PLAN, judge, candidate=make_checkpoint(2), incumbent=make_checkpoint(1)
+            outcome, policies, PLAN, judge, candidate=Release(make_checkpoint(2)), incumbent=Release(make_checkpoint(1))
         )
         rulings[decide(evidence_of(evaluation), Limits()).ruling] += 1
     return rulings

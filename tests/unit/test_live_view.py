@@ -7,9 +7,9 @@ import io
 import pytest
 
 from data_bridge.redaction import register_secret
+from trainer.progress import Progress, Silent
 from trainer.run import live_view
 from trainer.run.live_view import Lines, Live, open_view, sentence
-from trainer.run.progress import Progress, Silent
 
 
 class Terminal(io.StringIO):

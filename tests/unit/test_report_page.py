@@ -15,7 +15,7 @@ from trainer.evidence import Role
 from trainer.ledger.read.agreement import order_agreement
 from trainer.ledger.read.trained_pnl import sample
 from trainer.ledger.read.types import DayFacts, RunFacts
-from trainer.ledger.releases import PromotionState
+from trainer.ledger.states import PromotionState
 from trainer.report.page import figures_table, render, window_rows, write
 from trainer.report.pictures import day_pictures, training_pictures
 from trainer.report.verdict import headline, notices, tone

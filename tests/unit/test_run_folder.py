@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.run.run_folder import RunFolder
+from trainer.ledger.run_folder import RunFolder
 
 FULL_DISK = Path("/dev/full")
 

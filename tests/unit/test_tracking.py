@@ -13,8 +13,8 @@ import pytest
 from pydantic import SecretStr
 
 from trainer.config.sections import BackendSettings
-from trainer.run import tracking
-from trainer.run.tracking import Tracker, mode_of
+from trainer.train import tracking
+from trainer.train.tracking import Tracker, mode_of
 
 
 class Run:

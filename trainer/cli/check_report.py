@@ -12,7 +12,8 @@ from data_bridge.quality import Exclusion, Reason
 from data_bridge.survey import Survey, Totals, WindowSummary, total
 from trainer.config.commands import CheckSettings
 from trainer.judge.cost import CostEstimate, estimate
-from trainer.plan.run_plan import RunPlan, make_plan
+from trainer.plan.run_plan import make_plan
+from trainer.types import RunPlan
 
 
 @dataclass(frozen=True, slots=True)

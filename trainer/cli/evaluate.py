@@ -29,10 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _work(settings: EvaluateSettings) -> int:
     from trainer.evaluate.evaluation import judged_by
     from trainer.judge.open import refuse_unusable
+    from trainer.ledger.checkpoints import find_checkpoint, newest_checkpoint, parse_checkpoint_name
     from trainer.ledger.evaluations import keep_ruling
-    from trainer.ledger.releases import find_checkpoint, newest_checkpoint, parse_checkpoint_name
     from trainer.promote.gate import rule
     from trainer.run.release import evaluate, incumbent_of
+    from trainer.types import Release
 
     refuse_unusable(judged_by(settings))
     async with database_of(settings, migrate=True) as database:
@@ -45,8 +46,8 @@ async def _work(settings: EvaluateSettings) -> int:
         if settings.incumbent is not None:
             named = await find_checkpoint(database, *parse_checkpoint_name(settings.incumbent, settings.model))
             # The untrained base of its own model is what a candidate is compared with where there is no incumbent.
-            incumbent = None if (named.model, named.step) == (candidate.model, 0) else named
-        evaluation = await evaluate(database, settings, candidate, incumbent, run_id=None)
+            incumbent = None if (named.model, named.step) == (candidate.model, 0) else Release(named)
+        evaluation = await evaluate(database, settings, Release(candidate), incumbent, run_id=None)
         decision = rule(evaluation, settings)
         if incumbent == used_now:
             await keep_ruling(database, evaluation, decision)

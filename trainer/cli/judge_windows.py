@@ -141,11 +141,13 @@ async def _estimate(
 
 async def _write_back(database: Database, window: WindowVerdicts) -> None:
     """All groups of a window or none: a reader never sees half of them ranked."""
-    from trainer.judge.write_back import write_back
+    from data_bridge.game_writes import write_verdicts
+    from trainer.ledger.batches import game_verdicts
 
     async with database.pool.acquire() as connection, connection.transaction():
         for judged in window.judged:
-            await write_back(connection, judged)
+            group = game_verdicts(judged.group.group_id, judged.verdicts, judged.identity, judged.verdict_key)
+            await write_verdicts(connection, group)
 
 
 def _progress(windows: int, usage: Usage, *, priced: bool) -> str:

@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _work(settings: LineageSettings) -> int:
     import msgspec
 
+    from trainer.ledger.checkpoints import newest_checkpoint, parse_checkpoint_name
     from trainer.ledger.lineage import walk_back, walk_forward
-    from trainer.ledger.releases import newest_checkpoint, parse_checkpoint_name
 
     async with database_of(settings) as database:
         if settings.window is not None:

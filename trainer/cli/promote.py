@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.config.commands import PromoteSettings
+from trainer.types import Release
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.ledger.releases import Listed, Promotion
+    from trainer.ledger.checkpoints import Listed
+    from trainer.ledger.releases import Promotion
 
 _EPILOG = f"""examples:
   promote.py --list                                checkpoints with step, scores, state and lineage
@@ -73,8 +75,9 @@ def _check(settings: PromoteSettings) -> None:
 async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
     """With the evidence that is kept: evaluating is ``evaluate.py``'s, so that this command answers at once."""
     from trainer.inference.serving import serving as serving_of
+    from trainer.ledger.checkpoints import find_checkpoint, newest_checkpoint, parse_checkpoint_name
     from trainer.ledger.evaluations import keep_ruling, latest_evaluation
-    from trainer.ledger.releases import find_checkpoint, newest_checkpoint, parse_checkpoint_name, serving
+    from trainer.ledger.releases import serving
     from trainer.promote.gate import Ruling, rule
     from trainer.promote.publish import publish
 
@@ -105,7 +108,7 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
     return await publish(
         database,
         settings.home,
-        checkpoint,
+        Release(checkpoint),
         serving_of(checkpoint, settings),
         reason=reason,
         evaluation=evaluation,
@@ -116,7 +119,8 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
 
 async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion:
     from trainer.inference.serving import serving as serving_of
-    from trainer.ledger.releases import parse_checkpoint_name, running_canary
+    from trainer.ledger.checkpoints import parse_checkpoint_name
+    from trainer.ledger.releases import running_canary
     from trainer.promote.publish import end_canary, roll_back
 
     reason = settings.reason or "rolled back by hand, no reason given"
@@ -151,7 +155,7 @@ async def _finish(settings: PromoteSettings, database: Database) -> int:
 
 
 async def _list(settings: PromoteSettings, database: Database) -> int:
-    from trainer.ledger.releases import list_checkpoints
+    from trainer.ledger.checkpoints import list_checkpoints
 
     listed = await list_checkpoints(database, settings.model)
     if settings.json_output:

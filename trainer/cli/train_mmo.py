@@ -12,9 +12,9 @@ from trainer.config.sections import TrainSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
+    from trainer.progress import View
     from trainer.run.after_training import AfterTraining
     from trainer.run.log_training import LogPlan
-    from trainer.run.progress import View
     from trainer.run.session import Session
     from trainer.run.training_run import TrainingRun
     from trainer.train.backends.choose import Choice
@@ -118,7 +118,7 @@ async def _dry_run(settings: TrainSettings, database: Database, simulated: bool)
 
 
 async def _train(settings: TrainSettings, database: Database, choice: Choice, view: View, simulated: bool) -> int:
-    from trainer.ledger.game_rows import check_writable
+    from data_bridge.game_writes import check_writable
     from trainer.ledger.model_lock import hold
     from trainer.ledger.runs import Ledger
     from trainer.run.after_training import after_training

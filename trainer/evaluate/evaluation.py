@@ -27,7 +27,7 @@ from trainer.evaluate.divergence import SampledReplies
 from trainer.evidence import Evaluation, Role
 from trainer.judge.open import identity_of
 from trainer.ledger.evaluations import save, trained_among
-from trainer.types import Checkpoint, Judge
+from trainer.types import Judge, Release
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ def judged_by(settings: TrainSettings | EvaluateSettings) -> JudgeSettings:
 async def evaluate_checkpoint(
     database: Database,
     settings: TrainSettings | EvaluateSettings,
-    candidate: Checkpoint,
-    incumbent: Checkpoint | None,
+    candidate: Release,
+    incumbent: Release | None,
     policies: Mapping[Role, Policy],
     judge: Judge,
     run_id: str | None,
@@ -152,8 +152,8 @@ def summarise(
     plan: Plan,
     judge: Judge,
     *,
-    candidate: Checkpoint,
-    incumbent: Checkpoint | None,
+    candidate: Release,
+    incumbent: Release | None,
     run_id: str | None = None,
     training_judge: str | None = None,
     kl_from_base: float | None = None,

@@ -7,16 +7,25 @@ game's own rows are written together or not at all. Every write asks for the mod
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from data_bridge.database import Database
-from trainer.ledger.batch_record import BatchRecord, decode_exclusions, decode_groups, encode_exclusions, encode_groups
-from trainer.ledger.game_rows import mark_trained, unmark_trained
+from data_bridge.game_writes import GroupVerdicts, TrainedBatch, mark_trained, unmark_trained
+from data_bridge.quality import Exclusion
 from trainer.ledger.model_lock import ModelLock, check_held
-from trainer.ledger.rows import as_json, exclude_rows, move
-from trainer.ledger.states import BATCH_TRANSITIONS, WINDOW_TRANSITIONS, BatchState, WindowState, sources_of
-from trainer.types import Checkpoint, StepResult
+from trainer.ledger.states import (
+    BATCH_TRANSITIONS,
+    WINDOW_TRANSITIONS,
+    BatchState,
+    WindowState,
+    move,
+    sources_of,
+)
+from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 
 
 class BatchLedger:
@@ -101,7 +110,7 @@ class BatchLedger:
                 *(record.run_id, record.window_ids, WindowState.TRAINED.value),
                 sources_of(WindowState.TRAINED, WINDOW_TRANSITIONS),
             )
-            await mark_trained(connection, record, result)
+            await write_game_rows(connection, record, result)
 
     async def _replace_exclusions(self, connection: Any, record: BatchRecord) -> None:
         """What left a member out before a restart (its judge failed, it had no tokens) no longer does."""
@@ -193,3 +202,118 @@ class BatchLedger:
             model,
         )
         return None if row is None else Checkpoint(**row)
+
+
+async def exclude_rows(connection: Any, run_id: str, exclusions: Iterable[Exclusion]) -> None:
+    """The last word on a trajectory wins: a judge that failed before a restart may have answered after it."""
+    rows = list({one.trajectory_id: one for one in exclusions}.values())
+    if rows:
+        await connection.execute(
+            "INSERT INTO hindsight.exclusions (run_id, trajectory_id, agent_id, window_id, reason, detail)"
+            " SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[])"
+            " ON CONFLICT (run_id, trajectory_id) DO UPDATE SET reason = EXCLUDED.reason, detail = EXCLUDED.detail",
+            run_id,
+            [one.trajectory_id for one in rows],
+            [one.agent_id for one in rows],
+            [one.window_id for one in rows],
+            [one.reason.value for one in rows],
+            [one.detail for one in rows],
+        )
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """jsonb knows no NaN: msgspec writes it as null."""
+    return msgspec.json.encode(value).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """One judged group of a batch; ``agent_ids`` and ``verdicts`` are in the same order."""
+
+    group_id: str
+    window_id: str
+    agent_ids: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    identity: JudgeIdentity
+    verdict_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A row of ``hindsight.batches``."""
+
+    batch_id: str
+    run_id: str
+    model: str
+    number: int
+    policy_step: int
+    groups: tuple[GroupRecord, ...]
+    exclusions: tuple[Exclusion, ...]
+    """Members whose own tokens are not trained; they still set their group's mean."""
+    trainable_tokens: int
+    job_id: str | None = None
+    known_metrics: Mapping[str, Any] = field(default_factory=dict)
+    """What is measured of it before it is trained."""
+
+    @property
+    def window_ids(self) -> list[str]:
+        return sorted({group.window_id for group in self.groups})
+
+    def members(self) -> Iterator[tuple[GroupRecord, str, Verdict]]:
+        """(group, agent, verdict) of every trajectory in the batch."""
+        for group in self.groups:
+            for agent_id, verdict in zip(group.agent_ids, group.verdicts, strict=True):
+                yield group, agent_id, verdict
+
+
+def encode_groups(groups: Sequence[GroupRecord]) -> str:
+    return msgspec.json.encode(groups).decode()
+
+
+def decode_groups(text: str) -> tuple[GroupRecord, ...]:
+    return msgspec.json.decode(text, type=tuple[GroupRecord, ...])
+
+
+def encode_exclusions(exclusions: Sequence[Exclusion]) -> str:
+    return msgspec.json.encode(exclusions).decode()
+
+
+def decode_exclusions(text: str) -> tuple[Exclusion, ...]:
+    return msgspec.json.decode(text, type=tuple[Exclusion, ...])
+
+
+def game_verdicts(
+    group_id: str, verdicts: Sequence[Verdict], identity: JudgeIdentity, verdict_key: str
+) -> GroupVerdicts:
+    """The verdicts of a group as the game's columns hold them."""
+    return GroupVerdicts(
+        group_id,
+        identity.judge,
+        f"{identity.rubric}@{identity.rubric_version}",
+        {
+            "rubric": identity.rubric,
+            "rubricVersion": identity.rubric_version,
+            "promptVersion": identity.prompt_version,
+            "isLLM": identity.is_llm,
+            "verdictKey": verdict_key,
+            "uncertainty": {verdict.trajectory_id: verdict.uncertainty for verdict in verdicts},
+        },
+        [verdict.trajectory_id for verdict in verdicts],
+        [verdict.score for verdict in verdicts],
+        [verdict.explanation for verdict in verdicts],
+    )
+
+
+async def write_game_rows(connection: Any, record: BatchRecord, result: StepResult) -> None:
+    """In the transaction that makes ``record`` durable: what the game reads back of it."""
+    times = await connection.fetchrow(
+        "SELECT prepared_at, coalesce(submitted_at, prepared_at) AS started_at FROM hindsight.batches"
+        " WHERE batch_id = $1",
+        record.batch_id,
+    )
+    point = result.checkpoint
+    groups = [game_verdicts(one.group_id, one.verdicts, one.identity, one.verdict_key) for one in record.groups]
+    loss = result.metrics.get("loss")
+    await mark_trained(
+        connection, TrainedBatch(record.batch_id, point.base_model, point.name, loss, **times, groups=groups)
+    )

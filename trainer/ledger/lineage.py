@@ -14,8 +14,8 @@ from typing import Any
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.window_ids import is_held_out, normalise
-from trainer.ledger.batch_record import GroupRecord, decode_groups
-from trainer.ledger.releases import checkpoint_of, find_checkpoint
+from trainer.ledger.batches import GroupRecord, decode_groups
+from trainer.ledger.checkpoints import checkpoint_of, find_checkpoint
 from trainer.types import Checkpoint
 
 

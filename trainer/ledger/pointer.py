@@ -15,7 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from data_bridge.database import Database
-from trainer.ledger.releases import Promotion, PromotionState, in_state
+from trainer.ledger.releases import Promotion, canary_agents_of, in_state
+from trainer.ledger.states import PromotionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,8 @@ async def read_from_database(database: Database, model: str) -> Pointer:
         trial = await in_state(connection, model, PromotionState.CANARY)
         if trial is None:
             return Pointer(model, now_serving)
-        agents = await connection.fetch(
-            "SELECT agent_id FROM hindsight.canary_agents WHERE promotion_id = $1", trial.promotion_id
-        )
-    return Pointer(model, now_serving, Canary(trial, frozenset(row["agent_id"] for row in agents)))
+        agents = await canary_agents_of(connection, trial)
+    return Pointer(model, now_serving, Canary(trial, agents))
 
 
 async def sync(database: Database, home: Path, model: str) -> Pointer:

@@ -1,55 +1,29 @@
-"""The history of promotions: what a row is, which states may follow which, and how rows are read.
+"""Which release the agents were given, when and why: the history of promotions.
 
-The pointer to what agents use is the one row of a model in state ``serving``; a unique index keeps it one.
-``promote`` writes these rows, everybody else reads them here.
+The pointer to what agents use is the one row of a model in state ``serving``; a unique index keeps it one. Writing
+happens inside ``one_promotion_at_a_time``, the transaction that also changes the game's own table.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 
 from data_bridge.database import Database
-from data_bridge.errors import ConfigurationError
-from trainer.types import Checkpoint
-
-
-class PromotionState(StrEnum):
-    CANARY = "canary"
-    """A share of the agents use it; everybody else uses the row that is serving."""
-    SERVING = "serving"
-    """All agents use it, or all but a canary's."""
-    SUPERSEDED = "superseded"
-    """A later promotion took its place."""
-    ROLLED_BACK = "rolled_back"
-    """Taken away from the agents for a reason, which is kept."""
-
-
-class PromotionKind(StrEnum):
-    PROMOTION = "promotion"
-    ROLLBACK = "rollback"
-
-
-PROMOTION_TRANSITIONS: Mapping[PromotionState, frozenset[PromotionState]] = {
-    PromotionState.CANARY: frozenset(
-        {PromotionState.SERVING, PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK},
-    ),
-    PromotionState.SERVING: frozenset({PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK}),
-    PromotionState.SUPERSEDED: frozenset(),
-    PromotionState.ROLLED_BACK: frozenset(),
-}
+from data_bridge.redaction import redact
+from trainer.ledger.checkpoints import checkpoint_of
+from trainer.ledger.states import PROMOTION_TRANSITIONS, PromotionKind, PromotionState, sources_of
+from trainer.types import Checkpoint, Release
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """One row: a checkpoint that was given to agents, when, why, and what became of it."""
+    """One row: a release that was given to agents, when, why, and what became of it."""
 
     promotion_id: int
     checkpoint: Checkpoint
@@ -67,27 +41,12 @@ class Promotion:
     created_at: datetime
     serving_since: datetime | None
     ended_at: datetime | None
+    prompt_version: str = ""
+    lessons_policy: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A checkpoint as ``promote.py --list`` shows it."""
-
-    checkpoint: Checkpoint
-    state: str
-    """Of its latest promotion; if it never had one ``refused``, ``undecided``, ``evaluated``, ``new``, or ``absent``
-    where its files are not on this machine (any more)."""
-    run_id: str
-    batch_id: str
-    trained_at: datetime
-    windows: int
-    """Windows in the batch that made it."""
-    mean_score: float | None
-    """The judge's mean score of what it was trained on."""
-    gain: float | None
-    gain_low: float | None
-    gain_high: float | None
-    reason: str
+    @property
+    def release(self) -> Release:
+        return Release(self.checkpoint, self.prompt_version, self.lessons_policy)
 
 
 async def serving(database: Database, model: str) -> Promotion | None:
@@ -132,110 +91,136 @@ def promotion_of(row: asyncpg.Record) -> Promotion:
         created_at=row["created_at"],
         serving_since=row["serving_since"],
         ended_at=row["ended_at"],
+        prompt_version=row["prompt_version"],
+        lessons_policy=row["lessons_policy"],
     )
 
 
-def checkpoint_of(row: Mapping[str, Any] | asyncpg.Record) -> Checkpoint:
-    return Checkpoint(
-        model=row["model"],
-        step=row["step"],
-        base_model=row["base_model"],
-        backend=row["backend"],
-        location=row["location"],
+# Writing, inside one transaction
+
+
+@asynccontextmanager
+async def one_promotion_at_a_time(database: Database) -> AsyncIterator[Any]:
+    """One transaction, alone in the whole database: ``trained_models`` has one deployed row for all models."""
+    async with database.pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtext('hindsight.promotions'))")
+        yield connection
+
+
+async def insert_promotion(
+    connection: Any,
+    release: Release,
+    base_url: str,
+    served_model: str,
+    *,
+    kind: PromotionKind,
+    state: PromotionState,
+    reason: str,
+    evaluation_id: str | None = None,
+    forced: bool = False,
+    canary: float | None = None,
+) -> Promotion:
+    checkpoint = release.checkpoint
+    row = await connection.fetchrow(
+        "INSERT INTO hindsight.promotions (model, step, kind, state, forced, reason, evaluation_id, base_model,"
+        " backend, location, base_url, served_model, canary_share, prompt_version, lessons_policy, serving_since)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,"
+        " CASE WHEN $4 = 'serving' THEN now() END)"
+        " RETURNING *",
+        checkpoint.model,
+        checkpoint.step,
+        kind.value,
+        state.value,
+        forced,
+        redact(reason),
+        evaluation_id,
+        checkpoint.base_model,
+        checkpoint.backend,
+        checkpoint.location,
+        base_url,
+        served_model,
+        canary,
+        release.prompt_version,
+        release.lessons_policy,
     )
+    assert row is not None
+    return promotion_of(row)
 
 
-def parse_checkpoint_name(name: str, default_model: str) -> tuple[str, int]:
-    """``hindsight@step3``, ``step3`` or ``3`` → model and step. ConfigurationError says how to write it."""
-    model, at, step = name.strip().rpartition("@")
-    digits = step.removeprefix("step")
-    if not digits.isdecimal() or (at and not model):
-        raise ConfigurationError(f"{name!r} is not a checkpoint: write it as {default_model}@step3, or just 3.")
-    return model or default_model, int(digits)
+async def end_promotion(
+    connection: Any, model: str, state: PromotionState, then: PromotionState, outcome: str | None = None
+) -> Promotion | None:
+    """Move the promotion in ``state`` on to ``then``, if there is one."""
+    current = await in_state(connection, model, state)
+    return None if current is None else await move_promotion(connection, current, then, outcome)
 
 
-async def find_checkpoint(database: Database, model: str, step: int) -> Checkpoint:
-    """A checkpoint of the ledger; step 0 is the base model it all started from. ConfigurationError if there is none."""
-    return await checkpoint_at(database.pool, model, step)
-
-
-async def checkpoint_at(source: Any, model: str, step: int) -> Checkpoint:
-    """``find_checkpoint`` on a pool, or on a connection that is in a transaction."""
-    row = await source.fetchrow(
-        "SELECT model, step, base_model, backend, location FROM hindsight.checkpoints WHERE model = $1 AND step = $2",
-        *(model, step),
+async def move_promotion(
+    connection: Any, promotion: Promotion, then: PromotionState, outcome: str | None = None
+) -> Promotion:
+    row = await connection.fetchrow(
+        "UPDATE hindsight.promotions SET state = $2, outcome = coalesce($3, outcome),"
+        " serving_since = CASE WHEN $2 = 'serving' THEN now() ELSE serving_since END,"
+        " ended_at = CASE WHEN $2 = 'serving' THEN NULL ELSE now() END"
+        " WHERE promotion_id = $1 AND state = ANY($4) RETURNING *",
+        *(promotion.promotion_id, then.value, None if outcome is None else redact(outcome)),
+        sources_of(then, PROMOTION_TRANSITIONS),
     )
-    if row is not None:
-        return checkpoint_of(row)
-    if step == 0:
-        first = await source.fetchrow(
-            "SELECT base_model, backend FROM hindsight.runs WHERE model = $1 ORDER BY started_at LIMIT 1", model
-        )
-        if first is not None:
-            trained = "SELECT location FROM hindsight.checkpoints WHERE model = $1 ORDER BY step LIMIT 1"
-            location = _at_step_0(await source.fetchval(trained, model), first["base_model"])
-            return Checkpoint(model, 0, first["base_model"], first["backend"], location)
-    known = await source.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
-    there_is = "it has no checkpoint yet; train it first" if known is None else f"the newest is step {known}"
-    raise ConfigurationError(f"Model {model!r} has no checkpoint of step {step}: {there_is}.")
+    if row is None:
+        raise ValueError(f"a promotion cannot go from {promotion.state} to {then}")
+    return promotion_of(row)
 
 
-def _at_step_0(trained: str | None, base_model: str) -> str:
-    """W&B serves the untrained model as step 0 of the trained one; elsewhere it is the base model itself."""
-    if trained is not None and trained.startswith("wandb-artifact:"):
-        return re.sub(r":step\d+$", ":step0", trained)
-    return base_model
+async def mark_canary_agents(
+    connection: Any, promotion: Promotion, agents: Sequence[str], after: str | None
+) -> Promotion:
+    """Who the canary is tried by, and the newest window before it began."""
+    await connection.execute(
+        "INSERT INTO hindsight.canary_agents (promotion_id, agent_id) SELECT $1, unnest($2::text[])",
+        *(promotion.promotion_id, list(agents)),
+    )
+    row = await connection.fetchrow(
+        "UPDATE hindsight.promotions SET canary_after = $2 WHERE promotion_id = $1 RETURNING *",
+        *(promotion.promotion_id, after),
+    )
+    return promotion_of(row)
 
 
-async def newest_checkpoint(database: Database, model: str) -> Checkpoint:
-    """ConfigurationError if the model was never trained."""
-    step = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
-    if step is None:
-        raise ConfigurationError(
-            f"Model {model!r} has no checkpoint yet: train it with `train_mmo.py`, or check --model."
-        )
-    return await find_checkpoint(database, model, step)
+async def canary_agents_of(source: Any, promotion: Promotion) -> frozenset[str]:
+    """The agents that use this canary. ``source``: a pool or a connection."""
+    rows = await source.fetch(
+        "SELECT agent_id FROM hindsight.canary_agents WHERE promotion_id = $1", promotion.promotion_id
+    )
+    return frozenset(row["agent_id"] for row in rows)
 
 
-_LIST = """
-SELECT c.model, c.step, c.base_model, c.backend, c.location, c.run_id, c.batch_id, c.created_at,
-       b.windows, b.mean_score, e.gain, e.gain_low, e.gain_high, e.ruling, e.reasons,
-       p.state, coalesce(p.outcome, p.reason) AS reason
-FROM hindsight.checkpoints c
-LEFT JOIN LATERAL (SELECT count(DISTINCT window_id) AS windows, avg(score) AS mean_score
-                   FROM hindsight.batch_trajectories WHERE batch_id = c.batch_id) b ON true
-LEFT JOIN LATERAL (SELECT gain, gain_low, gain_high, ruling, reasons FROM hindsight.evaluations
-                   WHERE model = c.model AND candidate_step = c.step ORDER BY created_at DESC LIMIT 1) e ON true
-LEFT JOIN LATERAL (SELECT state, outcome, reason FROM hindsight.promotions
-                   WHERE model = c.model AND step = c.step ORDER BY promotion_id DESC LIMIT 1) p ON true
-WHERE c.model = $1 ORDER BY c.step DESC
+# By history, not by number: a lower step may have been promoted after a higher one. A step that was taken away since
+# it last served is no way back.
+_USED_BEFORE = """
+SELECT * FROM hindsight.promotions p WHERE model = $1 AND step <> $2 AND serving_since IS NOT NULL
+    AND NOT EXISTS (SELECT FROM hindsight.promotions l WHERE l.model = p.model AND l.step = p.step
+                    AND l.promotion_id >= p.promotion_id AND l.state = 'rolled_back')
+ORDER BY promotion_id DESC LIMIT 1
 """
 
-_UNPROMOTED = {"refuse": "refused", "undecided": "undecided", "promote": "evaluated"}
+
+async def used_before(connection: Any, model: str, step: int) -> Promotion | None:
+    """What all agents used before ``step``; None if that was the base model."""
+    row = await connection.fetchrow(_USED_BEFORE, model, step)
+    return None if row is None else promotion_of(row)
 
 
-def _state_of_unpromoted(location: str, ruling: str | None) -> str:
-    if "://" not in location and not Path(location).is_dir():
-        return "absent"
-    return _UNPROMOTED.get(ruling or "", "new")
+async def newest_used(connection: Any, model: str) -> int:
+    """The highest step that all agents ever used."""
+    query = "SELECT max(step) FROM hindsight.promotions WHERE model = $1 AND serving_since IS NOT NULL"
+    return int(await connection.fetchval(query, model))
 
 
-async def list_checkpoints(database: Database, model: str) -> list[Listed]:
-    """Every checkpoint of a model, the newest first, with what it came from and what became of it."""
-    rows = await database.pool.fetch(_LIST, model)
-    return [
-        Listed(
-            checkpoint=checkpoint_of(row),
-            state=row["state"] or _state_of_unpromoted(row["location"], row["ruling"]),
-            run_id=row["run_id"],
-            batch_id=row["batch_id"],
-            trained_at=row["created_at"],
-            windows=row["windows"],
-            mean_score=row["mean_score"],
-            gain=row["gain"],
-            gain_low=row["gain_low"],
-            gain_high=row["gain_high"],
-            reason=row["reason"] or "; ".join(row["reasons"] or ()),
-        )
-        for row in rows
-    ]
+async def trained_from(connection: Any, checkpoint: Checkpoint) -> tuple[str | None, float | None]:
+    """The batch that made a checkpoint, and the judge's mean score of what it was trained on."""
+    row = await connection.fetchrow(
+        "SELECT c.batch_id, avg(t.score) AS score FROM hindsight.checkpoints c"
+        " LEFT JOIN hindsight.batch_trajectories t USING (batch_id) WHERE c.model = $1 AND c.step = $2 GROUP BY 1",
+        *(checkpoint.model, checkpoint.step),
+    )
+    return (None, None) if row is None else (row["batch_id"], row["score"])

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from data_bridge.quality import Exclusion, Reason
-from trainer.ledger.batches import BatchLedger
-from trainer.ledger.rows import as_json, decode_planned, exclude_rows, insert_windows, move, plan_summary
+from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
 from trainer.ledger.states import (
     DECIDED_REASONS,
     FINAL_REASONS,
@@ -24,10 +25,11 @@ from trainer.ledger.states import (
     BatchState,
     RunState,
     WindowState,
+    move,
     sources_of,
 )
-from trainer.plan.run_plan import PlannedGroup, PlannedWindow, RunPlan
-from trainer.run.progress import Progress
+from trainer.progress import Progress
+from trainer.types import PlannedGroup, PlannedWindow, RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +221,31 @@ class Ledger(BatchLedger):
 
 def _is_closed(group: PlannedGroup, settled: Mapping[str, Reason | None]) -> bool:
     return all(name in settled for name in group.trajectory_ids)
+
+
+async def insert_windows(connection: Any, run_id: str, windows: Sequence[PlannedWindow]) -> None:
+    await connection.executemany(
+        "INSERT INTO hindsight.windows (run_id, window_id, hours, state, groups) VALUES ($1, $2, $3, $4, $5::jsonb)",
+        [
+            (
+                *(run_id, window.window_id, window.hours, WindowState.PLANNED.value),
+                msgspec.json.encode(window.groups).decode(),
+            )
+            for window in windows
+        ],
+    )
+
+
+def decode_planned(text: str) -> tuple[PlannedGroup, ...]:
+    return msgspec.json.decode(text, type=tuple[PlannedGroup, ...])
+
+
+def plan_summary(plan: RunPlan) -> dict[str, Any]:
+    return {
+        "dropout_rate": plan.dropout_rate,
+        "total": plan.total,
+        "windows": len(plan.windows),
+        "groups": plan.groups,
+        "trajectories": plan.trajectories,
+        "dropped": plan.dropped,
+    }

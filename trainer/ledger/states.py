@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from data_bridge.errors import DatabaseError
 from data_bridge.quality import Reason
 
 
@@ -80,3 +81,39 @@ State = TypeVar("State", bound=StrEnum)
 def sources_of(target: State, transitions: Mapping[State, frozenset[State]]) -> list[str]:
     """The states from which ``target`` may be reached: what an UPDATE names in its WHERE."""
     return sorted(source.value for source, targets in transitions.items() if target in targets)
+
+
+async def move(connection: Any, statement: str, what: str, target: str, *arguments: Any) -> None:
+    """Run an UPDATE that names the legal source states; refuse if none of them was found."""
+    status: str = await connection.execute(statement, *arguments)
+    if not status.endswith(" 1"):
+        raise DatabaseError(
+            f"The ledger's {what} cannot become {target!r} from the state it is in; "
+            "look whether another trainer changed it, then run again."
+        )
+
+
+class PromotionState(StrEnum):
+    CANARY = "canary"
+    """A share of the agents use it; everybody else uses the row that is serving."""
+    SERVING = "serving"
+    """All agents use it, or all but a canary's."""
+    SUPERSEDED = "superseded"
+    """A later promotion took its place."""
+    ROLLED_BACK = "rolled_back"
+    """Taken away from the agents for a reason, which is kept."""
+
+
+class PromotionKind(StrEnum):
+    PROMOTION = "promotion"
+    ROLLBACK = "rollback"
+
+
+PROMOTION_TRANSITIONS: Mapping[PromotionState, frozenset[PromotionState]] = {
+    PromotionState.CANARY: frozenset(
+        {PromotionState.SERVING, PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK},
+    ),
+    PromotionState.SERVING: frozenset({PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK}),
+    PromotionState.SUPERSEDED: frozenset(),
+    PromotionState.ROLLED_BACK: frozenset(),
+}

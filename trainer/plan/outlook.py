@@ -17,7 +17,8 @@ from trainer.config.sections import TrainSettings
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable
-from trainer.plan.run_plan import PlannedWindow, RunPlan, make_plan
+from trainer.plan.run_plan import make_plan
+from trainer.types import PlannedWindow, RunPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ mixtures of what is left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from trainer.config.sections import PlanSettings
 from trainer.plan import dropout
 from trainer.plan.grouping import MIN_GROUP, Comparable, Grouped, group_id, partition
-from trainer.types import Group
+from trainer.types import Group, PlannedGroup, PlannedWindow, RunPlan
 
 
 class SurveyedWindow(Protocol):
@@ -27,48 +26,6 @@ class SurveyedWindow(Protocol):
     def hours(self) -> int: ...
     @property
     def usable(self) -> Sequence[Comparable]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedGroup:
-    """The members of a group in their order, after dropout."""
-
-    group_id: str
-    trajectory_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedWindow:
-    window_id: str
-    hours: int
-    groups: tuple[PlannedGroup, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """Every window of the run in order, and what dropout and grouping leave out of them."""
-
-    windows: tuple[PlannedWindow, ...]
-    excluded: tuple[Exclusion, ...]
-    dropout_rate: float
-    total: int
-    """Trajectories in groups, before dropout."""
-
-    @property
-    def groups(self) -> int:
-        return sum(len(window.groups) for window in self.windows)
-
-    @property
-    def trajectories(self) -> int:
-        return sum(len(group.trajectory_ids) for window in self.windows for group in window.groups)
-
-    @property
-    def dropped(self) -> int:
-        return sum(exclusion.reason is Reason.DROPOUT for exclusion in self.excluded)
-
-
-NOTHING_PLANNED = RunPlan((), (), 0.0, 0)
-"""For a run that gets its windows later, day by day."""
 
 
 def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int) -> RunPlan:

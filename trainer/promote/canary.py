@@ -19,11 +19,12 @@ import numpy as np
 
 from data_bridge.chat_format import Author, author_of
 from data_bridge.database import Database
+from data_bridge.game_writes import judge_scores
 from data_bridge.models import AgentTrajectory
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.window_ids import is_closed, start_of, window_of
-from trainer.ledger.releases import Promotion
+from trainer.ledger.releases import Promotion, canary_agents_of
 from trainer.statistics.intervals import FEWEST_WINDOWS, Interval, lasting_half_width, lasting_interval
 from trainer.types import Checkpoint
 
@@ -114,10 +115,7 @@ async def windows_since(database: Database, trial: Promotion, now: datetime) -> 
         for ref in await reader.discover(everything=True)
         if ref.window_id > after and is_closed(ref.window_id, ref.hours, now)
     ]
-    marked = await database.pool.fetch(
-        "SELECT agent_id FROM hindsight.canary_agents WHERE promotion_id = $1", trial.promotion_id
-    )
-    agents = {row["agent_id"] for row in marked}
+    agents = await canary_agents_of(database.pool, trial)
     judged: list[CanaryWindow] = []
     earned: list[CanaryWindow] = []
     untried = 0
@@ -126,7 +124,7 @@ async def windows_since(database: Database, trial: Promotion, now: datetime) -> 
         canary = [own for own in theirs if used(own, trial.checkpoint)]
         others = [own for own in window.trajectories if own.agent_id not in agents]
         untried += bool(theirs and not canary)
-        scores = await _judge_scores(database, [own.trajectory_id for own in window.trajectories])
+        scores = await judge_scores(database, [own.trajectory_id for own in window.trajectories])
         judged += _sides(window.window_id, canary, others, partial(_score_of, scores))
         earned += _sides(window.window_id, canary, others, _return_on_balance)
     if len(judged) >= FEWEST_WINDOWS:
@@ -158,12 +156,3 @@ def _score_of(scores: Mapping[str, float], trajectory: AgentTrajectory) -> float
 def _return_on_balance(trajectory: AgentTrajectory) -> float | None:
     pnl, balance = trajectory.window_pnl, trajectory.starting_balance
     return pnl / balance if pnl is not None and balance else None
-
-
-async def _judge_scores(database: Database, trajectory_ids: list[str]) -> dict[str, float]:
-    rows = await database.pool.fetch(
-        'SELECT "trajectoryId" AS id, "aiJudgeReward" AS score FROM trajectories'
-        ' WHERE "trajectoryId" = ANY($1) AND "aiJudgeReward" IS NOT NULL',
-        trajectory_ids,
-    )
-    return {row["id"]: row["score"] for row in rows}

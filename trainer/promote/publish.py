@@ -1,4 +1,4 @@
-"""Gives a checkpoint to the agents, or takes it away again: each in one transaction.
+"""Gives a release to the agents, or takes it away again: each in one transaction.
 
 Whoever looks, whenever this process dies, sees the promotion before or the one after, never two and never none:
 the pointer row, the game's ``trained_models`` and the canary's agents change together. Training need not stop for it.
@@ -8,29 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
-from data_bridge.redaction import redact
-from trainer.evidence import Evaluation
+from data_bridge.game_writes import OfferedModel, archive, deploy, newest_window, offer_to_canary, recent_agents
+from trainer.evidence import Evaluation, Role
 from trainer.inference.serving import Serving
+from trainer.ledger.checkpoints import checkpoint_at
 from trainer.ledger.pointer import sync
 from trainer.ledger.releases import (
-    PROMOTION_TRANSITIONS,
     Promotion,
-    PromotionKind,
-    PromotionState,
-    checkpoint_at,
+    end_promotion,
     in_state,
-    promotion_of,
+    insert_promotion,
+    mark_canary_agents,
+    move_promotion,
+    newest_used,
+    one_promotion_at_a_time,
+    trained_from,
+    used_before,
 )
-from trainer.ledger.states import sources_of
-from trainer.promote.deployed_models import archive, deploy, offer_to_canary
-from trainer.types import Checkpoint
+from trainer.ledger.states import PromotionKind, PromotionState
+from trainer.types import Checkpoint, Release
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -51,7 +53,7 @@ class IncumbentChanged(PromotionRefused):
 async def publish(
     database: Database,
     home: Path,
-    checkpoint: Checkpoint,
+    release: Release,
     at: Serving,
     *,
     reason: str,
@@ -59,39 +61,41 @@ async def publish(
     forced: bool = False,
     canary: float | None = None,
 ) -> Promotion:
-    """Let all agents, or a ``canary`` share of them, use ``checkpoint``.
+    """Let all agents, or a ``canary`` share of them, use ``release``.
 
     IncumbentChanged if ``evaluation`` compared it with something else than the agents use at this moment: evaluating
     takes minutes, in which somebody may have rolled back. Only ``forced`` does not ask.
     """
+    checkpoint = release.checkpoint
     async with one_promotion_at_a_time(database) as connection:
         _check_files(checkpoint)
         check_canary(checkpoint.backend, canary)
         if evaluation is not None and not forced:
             await _check_incumbent(connection, evaluation)
         if canary is None:
-            await _end(connection, checkpoint.model, PromotionState.SERVING, PromotionState.SUPERSEDED)
-        replaced = await _end(connection, checkpoint.model, PromotionState.CANARY, PromotionState.SUPERSEDED)
+            await end_promotion(connection, checkpoint.model, PromotionState.SERVING, PromotionState.SUPERSEDED)
+        replaced = await end_promotion(connection, checkpoint.model, PromotionState.CANARY, PromotionState.SUPERSEDED)
         if replaced is not None:
-            await archive(connection, replaced)
+            await archive(connection, replaced.checkpoint.name)
         state = PromotionState.SERVING if canary is None else PromotionState.CANARY
-        promotion = await _insert(
+        promotion = await insert_promotion(
             connection,
-            checkpoint,
-            at,
+            release,
+            at.base_url,
+            at.model,
             kind=PromotionKind.PROMOTION,
             state=state,
             reason=reason,
-            evaluation=evaluation,
+            evaluation_id=evaluation.evaluation_id if evaluation is not None else None,
             forced=forced,
             canary=canary,
         )
         if canary is None:
-            await deploy(connection, promotion, evaluation)
+            await deploy(connection, await _offered(connection, promotion, evaluation))
         else:
             promotion = await _mark_agents(connection, promotion, canary)
-            await offer_to_canary(connection, promotion, evaluation)
-    logger.info("%s is %s at %s: %s", checkpoint.name, state, at.base_url, reason)
+            await offer_to_canary(connection, await _offered(connection, promotion, evaluation))
+    logger.info("%s is %s at %s: %s", release.name, state, at.base_url, reason)
     await sync(database, home, checkpoint.model)
     return promotion
 
@@ -100,9 +104,9 @@ async def finish_canary(database: Database, home: Path, model: str, *, outcome: 
     """Give the running canary to all agents. ConfigurationError if none is running."""
     async with one_promotion_at_a_time(database) as connection:
         trial = await _need_canary(connection, model)
-        await _end(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
-        finished = await _move(connection, trial, PromotionState.SERVING, outcome)
-        await deploy(connection, finished, None)
+        await end_promotion(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
+        finished = await move_promotion(connection, trial, PromotionState.SERVING, outcome)
+        await deploy(connection, await _offered(connection, finished, None))
     logger.info("%s now serves all agents: %s", finished.checkpoint.name, outcome)
     await sync(database, home, model)
     return finished
@@ -112,8 +116,8 @@ async def end_canary(database: Database, home: Path, model: str, *, outcome: str
     """Take the running canary away from its agents; they use what all the others use again."""
     async with one_promotion_at_a_time(database) as connection:
         trial = await _need_canary(connection, model)
-        ended = await _move(connection, trial, PromotionState.ROLLED_BACK, outcome)
-        await archive(connection, ended)
+        ended = await move_promotion(connection, trial, PromotionState.ROLLED_BACK, outcome)
+        await archive(connection, ended.checkpoint.name)
     logger.info("the canary of %s is rolled back: %s", ended.checkpoint.name, outcome)
     await sync(database, home, model)
     return ended
@@ -126,91 +130,23 @@ async def roll_back(
     async with one_promotion_at_a_time(database) as connection:
         current = await in_state(connection, model, PromotionState.SERVING)
         target = await _rollback_target(connection, model, current, step)
-        _check_files(target)
-        await _end(connection, model, PromotionState.CANARY, PromotionState.ROLLED_BACK, reason)
-        await _end(connection, model, PromotionState.SERVING, PromotionState.ROLLED_BACK, reason)
-        promotion = await _insert(
+        _check_files(target.checkpoint)
+        at = serving_of(target.checkpoint)
+        await end_promotion(connection, model, PromotionState.CANARY, PromotionState.ROLLED_BACK, reason)
+        await end_promotion(connection, model, PromotionState.SERVING, PromotionState.ROLLED_BACK, reason)
+        promotion = await insert_promotion(
             connection,
             target,
-            serving_of(target),
+            at.base_url,
+            at.model,
             kind=PromotionKind.ROLLBACK,
             state=PromotionState.SERVING,
             reason=reason,
         )
-        await deploy(connection, promotion, None)
+        await deploy(connection, await _offered(connection, promotion, None))
     logger.info("rolled back to %s: %s", target.name, reason)
     await sync(database, home, model)
     return promotion
-
-
-# One transaction
-
-
-@asynccontextmanager
-async def one_promotion_at_a_time(database: Database) -> AsyncIterator[Connection]:
-    """One transaction, alone in the whole database: ``trained_models`` has one deployed row for all models."""
-    async with database.pool.acquire() as connection, connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtext('hindsight.promotions'))")
-        yield connection
-
-
-async def _insert(
-    connection: Connection,
-    checkpoint: Checkpoint,
-    at: Serving,
-    *,
-    kind: PromotionKind,
-    state: PromotionState,
-    reason: str,
-    evaluation: Evaluation | None = None,
-    forced: bool = False,
-    canary: float | None = None,
-) -> Promotion:
-    row = await connection.fetchrow(
-        "INSERT INTO hindsight.promotions (model, step, kind, state, forced, reason, evaluation_id, base_model,"
-        " backend, location, base_url, served_model, canary_share, serving_since)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, CASE WHEN $4 = 'serving' THEN now() END)"
-        " RETURNING *",
-        checkpoint.model,
-        checkpoint.step,
-        kind.value,
-        state.value,
-        forced,
-        redact(reason),
-        evaluation.evaluation_id if evaluation is not None else None,
-        checkpoint.base_model,
-        checkpoint.backend,
-        checkpoint.location,
-        at.base_url,
-        at.model,
-        canary,
-    )
-    assert row is not None
-    return promotion_of(row)
-
-
-async def _end(
-    connection: Connection, model: str, state: PromotionState, then: PromotionState, outcome: str | None = None
-) -> Promotion | None:
-    """Move the promotion in ``state`` on to ``then``, if there is one."""
-    current = await in_state(connection, model, state)
-    return None if current is None else await _move(connection, current, then, outcome)
-
-
-async def _move(
-    connection: Connection, promotion: Promotion, then: PromotionState, outcome: str | None = None
-) -> Promotion:
-    row = await connection.fetchrow(
-        "UPDATE hindsight.promotions SET state = $2, outcome = coalesce($3, outcome),"
-        " serving_since = CASE WHEN $2 = 'serving' THEN now() ELSE serving_since END,"
-        " ended_at = CASE WHEN $2 = 'serving' THEN NULL ELSE now() END"
-        " WHERE promotion_id = $1 AND state = ANY($4) RETURNING *",
-        *(promotion.promotion_id, then.value, None if outcome is None else redact(outcome)),
-        sources_of(then, PROMOTION_TRANSITIONS),
-    )
-    if row is None:
-        raise ValueError(f"a promotion cannot go from {promotion.state} to {then}")
-    return promotion_of(row)
 
 
 async def _need_canary(connection: Connection, model: str) -> Promotion:
@@ -220,36 +156,24 @@ async def _need_canary(connection: Connection, model: str) -> Promotion:
     return trial
 
 
-# By history, not by number: a lower step may have been promoted after a higher one. A step that was taken away since
-# it last served is no way back.
-_USED_BEFORE = """
-SELECT step FROM hindsight.promotions p WHERE model = $1 AND step <> $2 AND serving_since IS NOT NULL
-    AND NOT EXISTS (SELECT FROM hindsight.promotions l WHERE l.model = p.model AND l.step = p.step
-                    AND l.promotion_id >= p.promotion_id AND l.state = 'rolled_back')
-ORDER BY promotion_id DESC LIMIT 1
-"""
-
-
-async def _rollback_target(
-    connection: Connection, model: str, current: Promotion | None, step: int | None
-) -> Checkpoint:
+async def _rollback_target(connection: Connection, model: str, current: Promotion | None, step: int | None) -> Release:
     if current is None:
         raise ConfigurationError(f"Nothing of {model!r} was promoted yet: there is nothing to roll back.")
     now = current.checkpoint.step
     if step is None:
-        step = await connection.fetchval(_USED_BEFORE, model, now) or 0
+        before = await used_before(connection, model, now)
+        if before is not None:
+            return before.release
+        step = 0
     if step == now:
         raise ConfigurationError(f"{current.checkpoint.name} is what the agents use already: name another step.")
     target = await checkpoint_at(connection, model, step)
-    newest_used = await connection.fetchval(
-        "SELECT max(step) FROM hindsight.promotions WHERE model = $1 AND serving_since IS NOT NULL", model
-    )
-    if target.step > newest_used:
+    if target.step > await newest_used(connection, model):
         raise ConfigurationError(
             f"{target.name} is newer than anything the agents used, so it is not a way back: "
             f"`promote.py {target.step}` asks the gate."
         )
-    return target
+    return Release(target)
 
 
 async def _check_incumbent(connection: Connection, evaluation: Evaluation) -> None:
@@ -284,23 +208,8 @@ def check_canary(backend: str, share: float | None) -> None:
 
 
 async def _mark_agents(connection: Connection, promotion: Promotion, share: float) -> Promotion:
-    rows = await connection.fetch(
-        'SELECT DISTINCT "agentId" AS agent_id FROM trajectories'
-        ' WHERE "startTime" > (SELECT max("startTime") FROM trajectories) - interval \'7 days\''
-    )
-    agents = canary_agents([row["agent_id"] for row in rows], share, salt=str(promotion.promotion_id))
-    await connection.execute(
-        "INSERT INTO hindsight.canary_agents (promotion_id, agent_id) SELECT $1, unnest($2::text[])",
-        *(promotion.promotion_id, agents),
-    )
-    row = await connection.fetchrow(
-        "UPDATE hindsight.promotions SET canary_after = (SELECT left(\"windowId\", 13) || ':00' FROM trajectories"
-        ' WHERE "windowId" ~ \'^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\' ORDER BY "windowId" DESC LIMIT 1)'
-        " WHERE promotion_id = $1 RETURNING *",
-        promotion.promotion_id,
-    )
-    assert row is not None
-    return promotion_of(row)
+    agents = canary_agents(await recent_agents(connection), share, salt=str(promotion.promotion_id))
+    return await mark_canary_agents(connection, promotion, agents, await newest_window(connection))
 
 
 def canary_agents(agents: list[str], share: float, *, salt: str) -> list[str]:
@@ -311,3 +220,40 @@ def canary_agents(agents: list[str], share: float, *, salt: str) -> list[str]:
         )
     wanted = min(len(agents) - 1, max(1, round(share * len(agents))))
     return sorted(agents, key=lambda agent: hashlib.blake2b(f"{salt}:{agent}".encode()).digest())[:wanted]
+
+
+# The game's table of models
+
+
+async def _offered(connection: Connection, promotion: Promotion, evaluation: Evaluation | None) -> OfferedModel:
+    """The release as the game's agents find it."""
+    checkpoint = promotion.checkpoint
+    batch_id, mean_reward = await trained_from(connection, checkpoint)
+    metrics: dict[str, Any] = {
+        "baseUrl": promotion.base_url,
+        "servedModel": promotion.served_model,
+        "promotionId": promotion.promotion_id,
+        "canaryShare": promotion.canary_share,
+    }
+    candidate = evaluation.of(Role.CANDIDATE) if evaluation is not None else None
+    if evaluation is not None and candidate is not None:
+        gain = evaluation.score_difference
+        metrics |= {
+            "judge": evaluation.judge.judge,
+            "windows": gain.windows,
+            "gain": gain.mean,
+            "gainLow": gain.low,
+            "gainHigh": gain.high,
+            "errorRate": candidate.error_rate.mean,
+            "pnl": candidate.pnl.mean if candidate.pnl is not None else None,
+        }
+    return OfferedModel(
+        checkpoint.name,
+        str(checkpoint.step),
+        checkpoint.base_model,
+        batch_id,
+        checkpoint.location,
+        candidate.score.mean if candidate is not None else None,
+        mean_reward,
+        metrics,
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainer.ledger.read.types import RunFacts
-from trainer.ledger.releases import Promotion, PromotionState
+from trainer.ledger.releases import Promotion
+from trainer.ledger.states import PromotionState
 
 _ENDED = {"running": "is still running", "interrupted": "was interrupted", "failed": "failed"}
 

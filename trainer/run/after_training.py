@@ -15,7 +15,7 @@ from trainer.report.page import write
 from trainer.run.release import Considered, consider
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
-from trainer.types import Checkpoint
+from trainer.types import Checkpoint, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
     if candidate.step != before.step or (run.is_taken_up and candidate.step > 0):
         session.view.say(f"evaluating {candidate.name} on held-out windows")
         try:
-            considered = await consider(session.database, session.settings, candidate, run_id=run.run_id)
+            considered = await consider(session.database, session.settings, Release(candidate), run_id=run.run_id)
             run.folder.write("evaluation.json", msgspec.to_builtins(considered.evaluation))
             refusal = considered.refusal()
         except NotEnoughData as error:

@@ -22,9 +22,9 @@ from trainer.config.sections import window_rules
 from trainer.ledger.clock import newest_simulated
 from trainer.ledger.runs import StoredRun
 from trainer.plan.outlook import look_ahead
-from trainer.plan.run_plan import NOTHING_PLANNED
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
+from trainer.types import NOTHING_PLANNED
 from trainer.world.cast import model_cast
 from trainer.world.clock import last_closed_windows, windows_from
 from trainer.world.exploration import Exploration

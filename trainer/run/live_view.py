@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from data_bridge.redaction import redact
-from trainer.run.progress import Progress, Silent, View
+from trainer.progress import Progress, Silent, View
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -28,14 +28,15 @@ from trainer.inference.endpoint import EndpointModel
 from trainer.inference.open import ARTIFACT, adapter_of, open_chat_model, open_engine
 from trainer.inference.serving import serving as serving_of
 from trainer.judge.open import open_judge
+from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import keep_ruling
-from trainer.ledger.releases import Promotion, find_checkpoint, running_canary, serving
+from trainer.ledger.releases import Promotion, running_canary, serving
 from trainer.promote.canary import CanaryDecision, CanaryRuling, windows_since
 from trainer.promote.canary import decide as decide_canary
 from trainer.promote.gate import GateDecision, Ruling, rule
 from trainer.promote.publish import IncumbentChanged, end_canary, finish_canary, publish
-from trainer.types import ChatModel, Checkpoint
+from trainer.types import ChatModel, Checkpoint, Release
 
 logger = logging.getLogger(__name__)
 
@@ -61,16 +62,16 @@ class Considered:
         )
 
 
-async def incumbent_of(database: Database, model: str) -> Checkpoint | None:
+async def incumbent_of(database: Database, model: str) -> Release | None:
     """What the agents use now; None while that is the untrained base model."""
     now = await serving(database, model)
-    return now.checkpoint if now is not None and now.checkpoint.step > 0 else None
+    return now.release if now is not None and now.checkpoint.step > 0 else None
 
 
 async def consider(
     database: Database,
     settings: TrainSettings,
-    candidate: Checkpoint,
+    candidate: Release,
     *,
     run_id: str | None,
     now: datetime | None = None,
@@ -93,7 +94,7 @@ async def consider(
                 database,
                 settings.home,
                 candidate,
-                serving_of(candidate, settings),
+                serving_of(candidate.checkpoint, settings),
                 reason=decision.sentence,
                 evaluation=evaluation,
                 canary=settings.canary,
@@ -108,8 +109,8 @@ async def consider(
 async def evaluate(
     database: Database,
     settings: Settings,
-    candidate: Checkpoint,
-    incumbent: Checkpoint | None,
+    candidate: Release,
+    incumbent: Release | None,
     *,
     run_id: str | None,
     now: datetime | None = None,
@@ -142,13 +143,16 @@ async def _open_policies(
     stack: AsyncExitStack,
     database: Database,
     settings: Settings,
-    candidate: Checkpoint,
-    incumbent: Checkpoint | None,
+    candidate: Release,
+    incumbent: Release | None,
     replay: SimulatedReplay | None,
 ) -> dict[Role, Policy]:
     """The base model stands in for an incumbent that there is not; it is asked once all the same."""
     base = await find_checkpoint(database, candidate.model, 0)
-    wanted = {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent or base}
+    wanted = {
+        Role.CANDIDATE: candidate.checkpoint,
+        Role.INCUMBENT: incumbent.checkpoint if incumbent is not None else base,
+    }
     if incumbent is not None:
         wanted[Role.BASE] = base
     engine = None
@@ -171,11 +175,11 @@ async def _open_policies(
     return policies
 
 
-def _kl_meter(candidate: Checkpoint, settings: Settings) -> MeasureKL | None:
+def _kl_meter(candidate: Release, settings: Settings) -> MeasureKL | None:
     """Measures the candidate's KL from the base model; None where it does not run on this machine."""
-    if candidate.backend != "cpu":
+    if candidate.checkpoint.backend != "cpu":
         return None
-    base, adapter = model_directory(settings.base_model, settings.home), adapter_of(candidate)
+    base, adapter = model_directory(settings.base_model, settings.home), adapter_of(candidate.checkpoint)
 
     async def measure(answered: Sequence[SampledReplies]) -> float | None:
         return await asyncio.to_thread(divergence_from_base, base, adapter, answered)

@@ -11,7 +11,7 @@ from data_bridge.database import Database
 from trainer.config.sections import GroupSettings, TrainSettings
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
-from trainer.run.progress import View
+from trainer.progress import View
 from trainer.train.backends.base import TrainingBackend
 
 _ALSO_DECISIVE = (

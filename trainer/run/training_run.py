@@ -23,19 +23,18 @@ from data_bridge.redaction import redact
 from trainer.config.sources import public_values
 from trainer.judge.open import open_judge
 from trainer.ledger.read.run_facts import gather
+from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import release_claims_of_dead
 from trainer.pipeline import Pipeline
-from trainer.plan.run_plan import PlannedWindow, RunPlan
+from trainer.progress import Progress
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
-from trainer.run.progress import Progress
-from trainer.run.run_folder import RunFolder
 from trainer.run.session import Session, fingerprint
-from trainer.run.tracking import Tracker, tracking
 from trainer.train.stage import TrainStage
+from trainer.train.tracking import Tracker, tracking
 from trainer.train.verdict_stage import VerdictStage
-from trainer.types import Judge
+from trainer.types import Judge, PlannedWindow, RunPlan
 
 logger = logging.getLogger(__name__)
 

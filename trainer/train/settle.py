@@ -14,8 +14,8 @@ from pathlib import Path
 from data_bridge.errors import ConfigurationError
 from trainer.config.sections import TrainSettings
 from trainer.ledger.model_lock import ModelLock
+from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger
-from trainer.run.run_folder import RunFolder
 from trainer.train import step_metrics
 from trainer.train.backends.adapter_files import is_whole
 from trainer.train.backends.base import TrainingBackend

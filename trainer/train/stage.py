@@ -19,15 +19,15 @@ from typing import Any
 from data_bridge.errors import BackendError
 from data_bridge.quality import Reason
 from trainer.config.sections import TrainSettings
-from trainer.ledger.batch_record import BatchRecord, record_of, split_trainable
+from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.model_lock import ModelLock
+from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger
-from trainer.run.progress import Progress, View
-from trainer.run.run_folder import RunFolder
-from trainer.run.tracking import Tracker
+from trainer.progress import Progress, View
 from trainer.train import step_metrics
 from trainer.train.backends.base import PreparedBatch, TrainingBackend
 from trainer.train.thresholds import parse_thresholds, stop_collapse
+from trainer.train.tracking import Tracker
 from trainer.types import Batch, JudgedGroup
 
 _TRAINS_ELSEWHERE = frozenset({"serverless"})
@@ -174,3 +174,43 @@ def _sentence(metrics: dict[str, float]) -> str:
     parts += [f"{label} {metrics[name]:.3f}" for name, label in names.items() if name in metrics]
     parts.append(f"{metrics['trainable_tokens']:.0f} tokens in {metrics['seconds']:.1f} s")
     return "  ".join(parts)
+
+
+def split_trainable(prepared: PreparedBatch) -> tuple[list[JudgedGroup], list[JudgedGroup]]:
+    """The groups of which something is trained, and those of which nothing is left."""
+    gone = {exclusion.trajectory_id for exclusion in prepared.exclusions}
+    trained: list[JudgedGroup] = []
+    empty: list[JudgedGroup] = []
+    for judged in prepared.batch.groups:
+        survives = any(member.trajectory_id not in gone for member in judged.group.trajectories)
+        (trained if survives else empty).append(judged)
+    return trained, empty
+
+
+def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
+    """What is stored of ``prepared``: its trained groups with all their members."""
+    batch = prepared.batch
+    trained, _ = split_trainable(prepared)
+    groups = tuple(
+        GroupRecord(
+            judged.group.group_id,
+            judged.group.window_id,
+            tuple(member.agent_id for member in judged.group.trajectories),
+            judged.verdicts,
+            judged.identity,
+            judged.verdict_key,
+        )
+        for judged in trained
+    )
+    inside = {verdict.trajectory_id for group in groups for verdict in group.verdicts}
+    exclusions = tuple(exclusion for exclusion in prepared.exclusions if exclusion.trajectory_id in inside)
+    return BatchRecord(
+        batch.batch_id,
+        run_id,
+        batch.model,
+        number,
+        batch.policy_step,
+        groups,
+        exclusions,
+        prepared.trainable_tokens,
+    )

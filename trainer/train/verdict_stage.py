@@ -7,9 +7,9 @@ from collections import Counter
 from data_bridge.errors import JudgeError
 from data_bridge.quality import Exclusion, Reason
 from trainer.config.sections import TrainSettings
+from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger
-from trainer.run.progress import Progress
-from trainer.run.run_folder import RunFolder
+from trainer.progress import Progress
 from trainer.train.selection import parse_rule, select, spread
 from trainer.types import JudgedGroup, JudgeFailure
 

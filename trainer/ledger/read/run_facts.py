@@ -13,7 +13,7 @@ from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.window_ids import is_held_out
 from trainer.evidence import Evaluation, from_json
-from trainer.ledger.batch_record import decode_groups
+from trainer.ledger.batches import decode_groups
 from trainer.ledger.certificates import find as find_certificate
 from trainer.ledger.read.judging import judging_of
 from trainer.ledger.read.trained_pnl import scored_pnl

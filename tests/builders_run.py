@@ -33,7 +33,7 @@ class World:
     def __init__(self, database: Database, home: Path) -> None:
         self.database = database
         self.home = home
-        self.ledger = Ledger(database)
+        self.ledger = Ledger(database, home)
 
     def settings(self, **values: Any) -> TrainSettings:
         usual: dict[str, Any] = {"home": self.home, "until": NOW.isoformat(), "groups_per_step": 2}
@@ -42,7 +42,7 @@ class World:
     @asynccontextmanager
     async def session(self, settings: TrainSettings, backend: FakeBackend) -> AsyncIterator[Session]:
         async with hold(self.database, settings.model) as lock:
-            await mend(self.ledger, lock, backend, settings)
+            await mend(self.ledger, lock, backend, settings.stop_on)
             yield Session(settings, self.database, self.ledger, lock, backend, "tiny", Silent(), asyncio.Event())
 
     async def train(

@@ -1,36 +1,53 @@
-"""One pass over planned windows: read, judge, batch, train. This file names the stages and owns their tasks.
+"""The whole way of the data, stage by stage. This file names the stages; a stage never names another.
 
 ::
 
-    read ── windows ──▶ judge ── verdicts, in order ──▶ batch ── batches ──▶ prepare ──▶ train
+    read ── check ── plan ──▶ judge ──▶ train ──▶ evaluate ──▶ promote
 
-Every arrow is a bounded queue, so memory stays flat and a slow stage holds the ones before it. Groups are judged
-many at a time but leave in the order of the plan, so that a run can be repeated. A fault before training travels
-down the queues as an item: the step in hand is finished and recorded before the run ends with it.
+``Pipeline.run`` is one pass over planned windows: every arrow up to train is a bounded queue, groups are judged many
+at a time but leave in the order of the plan, so that a run can be repeated, and a fault before training lets the step
+in hand be finished and recorded before the run ends with it. ``evaluate`` and ``consider`` take the checkpoint on from
+there: compared on held-out windows, ruled on by the gate, published or not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from typing import Any
 
-from data_bridge.errors import HindsightError, Interrupted
+from data_bridge.database import Database
+from data_bridge.errors import Interrupted, PromotionRefused
 from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import check
-from trainer.config.sections import TrainSettings
+from trainer.config.sections import EvaluateSettings, TrainSettings, judged_by
+from trainer.evaluate.contestants import kl_meter, open_contestants
+from trainer.evaluate.evaluation import evaluate_release, held_out_windows
+from trainer.evaluate.simulated_replay import load_replay
+from trainer.evidence import Evaluation
+from trainer.flow import Flow, first_fault
+from trainer.inference.serving import serving as serving_of
+from trainer.judge.open import identity_of, open_judge
+from trainer.ledger.clock import clock
+from trainer.ledger.evaluations import keep_ruling
 from trainer.ledger.model_lock import ModelBusy, ModelLock
-from trainer.ledger.run_folder import RunFolder
+from trainer.ledger.releases import Promotion, serving
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import MIN_GROUP
 from trainer.plan.run_plan import assemble
 from trainer.progress import Progress, View
+from trainer.promote.canary import settle_canary
+from trainer.promote.gate import GateDecision, Ruling, rule
+from trainer.promote.publish import IncumbentChanged, publish
+from trainer.train.backends.base import PreparedBatch
 from trainer.train.stage import TrainStage
 from trainer.train.verdict_stage import VerdictStage
-from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow
+from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow, Release
 
 logger = logging.getLogger(__name__)
 
@@ -39,28 +56,32 @@ _BATCHES_AHEAD = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class WindowGroups:
+    """The groups of one window, as planned."""
+
+    window_id: str
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedVerdict:
     """A group on its way through the judge; None marks the end of its window."""
 
     window_id: str
     verdict: asyncio.Task[JudgedGroup | JudgeFailure] | None
 
 
-Flow = asyncio.Queue[Any]
-"""Carries items of one kind, then None; or the HindsightError that ended the stage before."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """The parts of a pass, each opened and closed by the caller."""
 
-    settings: TrainSettings
     run_id: str
     reader: WindowReader
     judge: Judge
+    judge_concurrency: int
+    groups_per_step: int
     ledger: Ledger
     lock: ModelLock
-    folder: RunFolder
     view: View
     progress: Progress
     verdicts: VerdictStage
@@ -69,28 +90,31 @@ class Pipeline:
 
     async def run(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
         """Train on ``windows``, whose rows are found by ``refs``. Interrupted if asked to stop before the end."""
-        groups: Flow = asyncio.Queue(_WINDOWS_AHEAD)
-        judging: Flow = asyncio.Queue(self.settings.judge_concurrency)
-        batches: Flow = asyncio.Queue(_BATCHES_AHEAD)
+        groups = Flow[WindowGroups](_WINDOWS_AHEAD)
+        awaited = Flow[AwaitedVerdict](self.judge_concurrency)
+        batches = Flow[tuple[JudgedGroup, ...]](_BATCHES_AHEAD)
         self.progress.windows += len(windows)
         self.progress.groups += sum(len(window.groups) for window in windows)
         try:
             async with asyncio.TaskGroup() as tasks:
                 upstream = [
-                    tasks.create_task(_handing_on(groups, self._read, windows, refs, groups), name="read"),
-                    tasks.create_task(_handing_on(judging, self._judge, groups, judging), name="judge"),
-                    tasks.create_task(_handing_on(batches, self._batch, judging, batches), name="batch"),
+                    tasks.create_task(groups.feed(partial(self._read, windows, refs, groups)), name="read"),
+                    tasks.create_task(awaited.feed(partial(self._judge, groups, awaited)), name="judge"),
+                    tasks.create_task(batches.feed(partial(self._batch, awaited, batches)), name="batch"),
+                    tasks.create_task(self._watch_lock(), name="watch the lock"),
                 ]
-                watch = tasks.create_task(self._watch_lock(), name="watch the lock")
                 await self._train(batches)
-                for task in (*upstream, watch):
+                for task in upstream:
                     task.cancel()
         except BaseExceptionGroup as faults:
-            raise _first(faults) from faults
+            raise first_fault(faults) from faults
         if self.stop.is_set():
             raise Interrupted("Stopped after the step in hand; the same command takes the run up again.")
 
-    async def _read(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef], groups: Flow) -> None:
+    async def _read(
+        self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef], groups: Flow[WindowGroups]
+    ) -> None:
+        """Read and check each window, and put its rows into the groups that were planned."""
         planned = {window.window_id: window for window in windows}
         # What remains of a window after a crash may be fewer agents than a new window would need.
         rules = replace(self.reader.rules, min_agents=MIN_GROUP)
@@ -98,28 +122,25 @@ class Pipeline:
             async for window in stream:
                 wanted = planned[window.window_id]
                 grouped = assemble(check(window, rules), wanted)
-                if grouped.excluded:
-                    await self.ledger.exclude(self.run_id, grouped.excluded)
-                    self.folder.exclusions(grouped.excluded)
-                self.folder.append("windows.jsonl", [_line(wanted, grouped.groups)])
+                await self.ledger.exclude(self.run_id, grouped.excluded)
+                self.ledger.folder(self.run_id).append("windows.jsonl", [_line(wanted, grouped.groups)])
                 self.progress.windows_read += 1
                 self.view.show(self.progress)
-                await groups.put((window.window_id, grouped.groups))
+                await groups.put(WindowGroups(window.window_id, grouped.groups))
 
-    async def _judge(self, groups: Flow, judging: Flow) -> None:
+    async def _judge(self, groups: Flow[WindowGroups], awaited: Flow[AwaitedVerdict]) -> None:
         """Start judging each group as soon as there is room; the judge limits its own calls."""
         async with _Verdicts(self.judge) as verdicts:
-            while (item := await _take(groups)) is not None:
-                window_id, members = item
-                for group in members:
-                    await judging.put(Judging(window_id, verdicts.start(group)))
-                await judging.put(Judging(window_id, None))
+            while (window := await groups.take()) is not None:
+                for group in window.groups:
+                    await awaited.put(AwaitedVerdict(window.window_id, verdicts.start(group)))
+                await awaited.put(AwaitedVerdict(window.window_id, None))
             await verdicts.finish()
 
-    async def _batch(self, judging: Flow, batches: Flow) -> None:
+    async def _batch(self, awaited: Flow[AwaitedVerdict], batches: Flow[tuple[JudgedGroup, ...]]) -> None:
         """Collect groups with signal into batches of one gradient step."""
         waiting: list[JudgedGroup] = []
-        while (item := await _take(judging)) is not None:
+        while (item := await awaited.take()) is not None:
             if item.verdict is None:
                 await self.verdicts.window_done(item.window_id)
                 continue
@@ -127,34 +148,34 @@ class Pipeline:
             self.view.show(self.progress)
             if judged is not None:
                 waiting.append(judged)
-            if len(waiting) == self.settings.groups_per_step:
+            if len(waiting) == self.groups_per_step:
                 await batches.put(tuple(waiting))
                 waiting.clear()
         if waiting:
             await batches.put(tuple(waiting))
         self.verdicts.check_failures()
 
-    async def _train(self, batches: Flow) -> None:
+    async def _train(self, batches: Flow[tuple[JudgedGroup, ...]]) -> None:
         """Steps until the batches end, enough steps are done, or a stop is asked for."""
-        prepared: Flow = asyncio.Queue(_BATCHES_AHEAD)
+        prepared = Flow[PreparedBatch](_BATCHES_AHEAD)
         async with asyncio.TaskGroup() as tasks:
-            ahead = tasks.create_task(_handing_on(prepared, self._prepare, batches, prepared), name="prepare")
+            ahead = tasks.create_task(prepared.feed(partial(self._prepare, batches, prepared)), name="prepare")
             while not self.stop.is_set() and not self.trainer.has_enough_steps:
-                batch = await self._unless_stopped(_take(prepared))
+                batch = await self._unless_stopped(prepared.take())
                 if batch is None:
                     break
                 await self.trainer.step(batch)
                 self.view.show(self.progress)
             ahead.cancel()
 
-    async def _prepare(self, batches: Flow, prepared: Flow) -> None:
+    async def _prepare(self, batches: Flow[tuple[JudgedGroup, ...]], prepared: Flow[PreparedBatch]) -> None:
         """Convert and score the next batch: ahead of its turn where training does not use this machine."""
-        while (groups := await _take(batches)) is not None:
+        while (groups := await batches.take()) is not None:
             ready = await self.trainer.prepare(groups)
             if ready is not None:
                 await prepared.put(ready)
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _unless_stopped(self, work: Coroutine[Any, Any, PreparedBatch | None]) -> PreparedBatch | None:
         """What ``work`` gives, or None if a stop is asked for first."""
         task = asyncio.create_task(work, name="wait for a batch")
         stopped = asyncio.create_task(self.stop.wait(), name="wait for a stop")
@@ -197,41 +218,109 @@ class _Verdicts:
         await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _handing_on(flow: Flow, stage: Callable[..., Awaitable[None]], *given: Any) -> None:
-    """Run a stage; what it ends with, well or not, is the last item of its flow.
-
-    The stage is called here and not by who starts this: one that is cancelled before its turn was never begun.
-    """
-    try:
-        await stage(*given)
-        await flow.put(None)
-    except HindsightError as error:
-        await flow.put(error)
-
-
-async def _take(flow: Flow) -> Any:
-    item = await flow.get()
-    if isinstance(item, HindsightError):
-        raise item
-    return item
-
-
-def _first(faults: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The fault to tell the user: one that we can explain before one that we cannot."""
-    leaves: list[BaseException] = []
-    waiting: list[BaseException] = [faults]
-    while waiting:
-        fault = waiting.pop(0)
-        if isinstance(fault, BaseExceptionGroup):
-            waiting.extend(fault.exceptions)
-        else:
-            leaves.append(fault)
-    return next((leaf for leaf in leaves if isinstance(leaf, HindsightError)), leaves[0])
-
-
 def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "window": planned.window_id,
         "hours": planned.hours,
         "groups": {group.group_id: [one.trajectory_id for one in group.trajectories] for group in groups},
     }
+
+
+# From a checkpoint to the agents
+
+
+async def evaluate(
+    database: Database,
+    settings: TrainSettings | EvaluateSettings,
+    candidate: Release,
+    incumbent: Release | None,
+    *,
+    run_id: str | None,
+    now: datetime | None = None,
+) -> Evaluation:
+    """Candidate, incumbent, base model and baseline on the held-out windows; the result is kept."""
+    models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
+    now = now or await clock(database, settings.until)
+    windows = await held_out_windows(database, settings, settings, models, now=now)
+    replay = await load_replay(database, [window.window.window_id for window in windows])
+    async with AsyncExitStack() as stack:
+        policies = await open_contestants(stack, database, settings, candidate, incumbent, replay)
+        judge = await stack.enter_async_context(
+            open_judge(judged_by(settings), database, run_id or f"evaluation of {candidate.name}")
+        )
+        return await evaluate_release(
+            database,
+            settings,
+            candidate,
+            incumbent,
+            policies,
+            judge,
+            run_id,
+            training_judge=identity_of(settings).judge,
+            windows=windows,
+            replay=replay,
+            measure_kl=kl_meter(candidate, settings.base_model, settings.home),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """What the gate said of a checkpoint, and the promotion if it let it through."""
+
+    evaluation: Evaluation
+    decision: GateDecision
+    promotion: Promotion | None
+
+    def refusal(self) -> PromotionRefused | None:
+        """What a command ends with if the gate did not say yes."""
+        if self.decision.ruling is Ruling.PROMOTE:
+            return None
+        word = "refused" if self.decision.ruling is Ruling.REFUSE else "undecided"
+        return PromotionRefused(
+            f"{self.evaluation.candidate.name} is not promoted ({word}): {self.decision.sentence}. The agents keep "
+            "what they have; `promote.py --force --reason WHY` overrides it."
+        )
+
+
+async def incumbent_of(database: Database, model: str) -> Release | None:
+    """What the agents use now; None while that is the untrained base model."""
+    now = await serving(database, model)
+    return now.release if now is not None and now.checkpoint.step > 0 else None
+
+
+async def consider(
+    database: Database,
+    settings: TrainSettings,
+    candidate: Release,
+    *,
+    run_id: str | None,
+    now: datetime | None = None,
+) -> Considered:
+    """Evaluate ``candidate`` against what the agents use, and publish it if the gate and ``--promote`` say so.
+
+    A canary that is still running is settled first, so that the incumbent is what the agents really keep. If that
+    changes during the evaluation, nothing is decided: the evidence is about something that nobody uses any more.
+    """
+    await settle_canary(database, settings.home, candidate.model, now=now or await clock(database, settings.until))
+    incumbent = await incumbent_of(database, candidate.model)
+    evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
+    decision = rule(evaluation, settings)
+    await keep_ruling(database, evaluation, decision)
+    logger.info("gate: %s for %s: %s", decision.ruling, candidate.name, decision.sentence)
+    promotion = None
+    if decision.ruling is Ruling.PROMOTE and settings.promote:
+        try:
+            promotion = await publish(
+                database,
+                settings.home,
+                candidate,
+                serving_of(candidate.checkpoint, settings),
+                reason=decision.sentence,
+                evaluation=evaluation,
+                canary=settings.canary,
+            )
+        except IncumbentChanged:
+            changed = "what the agents use changed meanwhile; evaluate again"
+            decision = GateDecision(Ruling.UNDECIDED, (changed,))
+            await keep_ruling(database, evaluation, decision)
+    return Considered(evaluation, decision, promotion)

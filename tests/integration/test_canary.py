@@ -19,9 +19,8 @@ from trainer.cli import train_mmo as train_command
 from trainer.inference.serving import Serving
 from trainer.ledger.releases import Promotion, running_canary, serving
 from trainer.ledger.states import PromotionState
-from trainer.promote.canary import CanaryRuling, CanaryWindow, CanaryWindows, decide, windows_since
+from trainer.promote.canary import CanaryRuling, CanaryWindow, CanaryWindows, decide, settle_canary, windows_since
 from trainer.promote.publish import publish
-from trainer.run.release import settle_canary
 from trainer.types import Release
 
 HOURS = [window_of(start_of(WINDOW) + timedelta(hours=hour)) for hour in range(1, 13)]

@@ -17,6 +17,7 @@ from data_bridge.errors import NotEnoughData
 from data_bridge.window_ids import end_of, is_held_out
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, babbles, follows_the_news
+from trainer import pipeline
 from trainer.cli import evaluate as evaluate_command
 from trainer.cli import promote as promote_command
 from trainer.config.sections import TrainSettings
@@ -28,10 +29,9 @@ from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import latest_evaluation, leaked_windows
 from trainer.ledger.releases import history, serving
+from trainer.pipeline import consider, evaluate
 from trainer.promote.gate import Ruling
 from trainer.promote.publish import publish, roll_back
-from trainer.run import release
-from trainer.run.release import consider, evaluate
 from trainer.types import Release
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
@@ -125,7 +125,7 @@ async def test_a_checkpoint_too_far_from_the_base_model_is_refused_whatever_it_g
         answered.extend(replies)
         return 3.5
 
-    monkeypatch.setattr(release, "_kl_meter", lambda *_: measure_kl)
+    monkeypatch.setattr(pipeline, "kl_meter", lambda *_: measure_kl)
     candidate = await find_checkpoint(played, "hindsight", 2)
     considered = await consider(played, _settings(tmp_path, checkpoints), Release(candidate), run_id=None)
     gain = considered.evaluation.score_difference
@@ -151,7 +151,7 @@ async def test_a_rollback_during_the_evaluation_is_not_overwritten(
         await roll_back(played, tmp_path, "hindsight", to, step=None, reason="the agents lose money")
         return measured
 
-    monkeypatch.setattr(release, "evaluate", evaluate_slowly)
+    monkeypatch.setattr(pipeline, "evaluate", evaluate_slowly)
     considered = await consider(played, settings, Release(better), run_id=None)
 
     assert considered.evaluation.incumbent == Release(bad)
@@ -182,16 +182,16 @@ async def test_only_held_out_windows_are_read_the_newest_first_and_none_that_was
     now = await clock(played, settings.until)
     models = {"hindsight", "rival"}
     assert now >= end_of(WINDOWS[-1], 1)
-    read = [checked.window.window_id for checked in await held_out_windows(played, settings, models, now=now)]
+    read = [checked.window.window_id for checked in await held_out_windows(played, settings, settings, models, now=now)]
     assert read == WINDOWS[-5:]
 
     assert await leaked_windows(played, settings.held_out_share) == set()
     await insert_checkpoint(played, 3, windows=[WINDOWS[-1]])
     assert await leaked_windows(played, settings.held_out_share) == {WINDOWS[-1]}
-    read = [checked.window.window_id for checked in await held_out_windows(played, settings, models, now=now)]
+    read = [checked.window.window_id for checked in await held_out_windows(played, settings, settings, models, now=now)]
     assert read == WINDOWS[-6:-1]
     await insert_checkpoint(played, 1, run_id="run-2", model="rival", windows=[WINDOWS[-2]])
-    read = [checked.window.window_id for checked in await held_out_windows(played, settings, models, now=now)]
+    read = [checked.window.window_id for checked in await held_out_windows(played, settings, settings, models, now=now)]
     assert read == WINDOWS[-7:-2], "nor one that the model it is compared with was trained on"
 
 

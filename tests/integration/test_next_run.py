@@ -29,7 +29,7 @@ async def plan_of_next_run(world: World, **values: Any) -> dict[str, object]:
     """What ``--dry-run`` says when three more windows have come."""
     for window_id in LATER:
         await insert_window(world.database.pool, window_id, agents=4)
-    return summary_of((await plan_log(world.settings(**values), world.database, world.ledger)).outlook)
+    return summary_of(await plan_log(world.settings(**values), world.database, world.ledger))
 
 
 async def test_what_dropout_left_out_stays_left_out_and_is_named(world: World, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.sections import EvaluateSettings
-from trainer.evaluate.evaluation import judged_by
+from trainer.config.sections import EvaluateSettings, judged_by
 from trainer.ledger.checkpoints import parse_checkpoint_name
 
 

@@ -27,12 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: EvaluateSettings) -> int:
-    from trainer.evaluate.evaluation import judged_by
+    from trainer.config.sections import judged_by
     from trainer.judge.open import refuse_unusable
     from trainer.ledger.checkpoints import find_checkpoint, newest_checkpoint, parse_checkpoint_name
     from trainer.ledger.evaluations import keep_ruling
+    from trainer.pipeline import evaluate, incumbent_of
     from trainer.promote.gate import rule
-    from trainer.run.release import evaluate, incumbent_of
     from trainer.types import Release
 
     refuse_unusable(judged_by(settings))

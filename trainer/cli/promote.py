@@ -136,9 +136,8 @@ async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion
 
 async def _finish(settings: PromoteSettings, database: Database) -> int:
     from trainer.ledger.clock import clock
-    from trainer.promote.canary import CanaryRuling
+    from trainer.promote.canary import CanaryRuling, settle_canary
     from trainer.promote.publish import finish_canary
-    from trainer.run.release import settle_canary
 
     if settings.force:
         _show(settings, await finish_canary(database, settings.home, settings.model, outcome=settings.reason or ""))

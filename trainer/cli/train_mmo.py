@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.progress import View
     from trainer.run.after_training import AfterTraining
-    from trainer.run.log_training import LogPlan
-    from trainer.run.session import Session
     from trainer.run.training_run import TrainingRun
     from trainer.train.backends.choose import Choice
 
@@ -69,7 +67,7 @@ async def work(settings: TrainSettings) -> int:
 
 def _check_settings(settings: TrainSettings) -> None:
     """What can be refused before anything is opened."""
-    from trainer.evaluate.evaluation import judged_by
+    from trainer.config.sections import judged_by
     from trainer.judge.open import refuse_unusable
     from trainer.train.selection import parse_rule
     from trainer.train.thresholds import parse_thresholds
@@ -113,70 +111,18 @@ async def _dry_run(settings: TrainSettings, database: Database, simulated: bool)
         return 0
     migrated = await database.pool.fetchval("SELECT to_regclass('hindsight.runs') IS NOT NULL")
     plan = await plan_log(settings, database, Ledger(database) if migrated else None)
-    _show(settings, summary_of(plan.outlook), "Dry run: nothing was paid or written.")
+    _show(settings, summary_of(plan), "Dry run: nothing was paid or written.")
     return 0
 
 
 async def _train(settings: TrainSettings, database: Database, choice: Choice, view: View, simulated: bool) -> int:
-    from data_bridge.game_writes import check_writable
-    from trainer.ledger.model_lock import hold
-    from trainer.ledger.runs import Ledger
-    from trainer.run.after_training import after_training
-    from trainer.run.closed_loop import train_in_closed_loop
-    from trainer.run.log_training import plan_log, train_on_log
-    from trainer.run.session import Session
-    from trainer.run.shutdown import stop_on_signal, unless_stopped
-    from trainer.train.backends.choose import open_backend
-    from trainer.train.settle import mend, needs_mending
+    from trainer.run.train import train
 
-    await check_writable(database)
-    ledger = Ledger(database)
-    with stop_on_signal(view.say) as stop:
-        async with hold(database, settings.model) as lock:
-            # Too little data is found out before the model is loaded, unless something must be mended first.
-            plan = None
-            if not simulated and not await needs_mending(ledger, settings.model):
-                plan = await plan_log(settings, database, ledger)
-            async with open_backend(settings) as backend:
-                for sentence in await mend(ledger, lock, backend, settings):
-                    view.say(sentence)
-                    plan = None  # there is more, or less, to train than was seen
-                session = Session(settings, database, ledger, lock, backend, choice.base_model, view, stop)
-                before = backend.checkpoint(await backend.current_step())
-
-                async def evaluated(run: TrainingRun) -> AfterTraining:
-                    return await unless_stopped(
-                        after_training(session, run, before),
-                        stop,
-                        f"Stopped while {settings.model}@step{run.progress.step} was evaluated; it is trained and "
-                        f"kept, and {'scripts/evaluate.py' if simulated else 'the same command'} evaluates it.",
-                    )
-
-                if simulated:
-                    run = await train_in_closed_loop(session)
-                    result = await evaluated(run)
-                else:
-                    plan = plan or await plan_log(settings, database, ledger)
-                    _say_plan(session, plan)
-                    run, result = await train_on_log(session, plan, evaluated)
+    run, result = await train(settings, database, choice.base_model, view, simulated=simulated)
     _show_run(settings, run, result)
     if result.refusal is not None:
         raise result.refusal
     return 0
-
-
-def _say_plan(session: Session, plan: LogPlan) -> None:
-    outlook, view = plan.outlook, session.view
-    if plan.unfinished is not None:
-        view.say(f"Taking up run {plan.unfinished.run_id} ({plan.unfinished.state.value}).")
-    view.say(
-        f"Plan: {len(outlook.windows)} windows, {outlook.groups} groups, {outlook.trajectories} trajectories; "
-        f"dropout {outlook.plan.dropout_rate:.0%} leaves out {outlook.plan.dropped}"
-        + (f" and saves about ${outlook.cost_saved.usd:.2f}" if outlook.cost_saved.usd else "")
-        + (f"; an earlier run left out {_shown(outlook.decided_before)}" if outlook.decided_before else "")
-        + "."
-    )
-    view.say(f"Judge: {outlook.cost}.")
 
 
 def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
@@ -211,7 +157,7 @@ def _show(settings: TrainSettings, values: Mapping[str, Any], closing: str) -> N
 
 def _show_run(settings: TrainSettings, run: TrainingRun, after: AfterTraining) -> None:
     if settings.json_output:
-        summary = {"run": run.run_id, **run.summary, **after.summary}
+        summary = {"run": run.run_id, **run.told, **after.summary}
         print(json.dumps(summary, default=str))
         return
     progress = run.progress

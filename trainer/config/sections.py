@@ -472,3 +472,24 @@ class EvaluateSettings(
         "Checkpoint to compare with; unset: the promoted one, or the base model (step 0).",
         positional=True,
     )
+
+
+def judged_by(settings: TrainSettings | EvaluateSettings) -> JudgeSettings:
+    """The settings with the evaluation's judge in the place of the training's.
+
+    ``auto`` takes the second model where one is configured: a model that was trained to please one judge should
+    convince another. Otherwise it is the training judge.
+    """
+    choice, model = settings.eval_judge, settings.eval_judge_model
+    if choice == "auto" and model is None:
+        return settings
+    if choice == "outcome":
+        return settings.model_copy(update={"judge": "outcome"})
+    if not (model or settings.judge_model):
+        raise ConfigurationError("--eval-judge llm needs EVAL_JUDGE_MODEL: name the model that judges the evaluation.")
+    changed: dict[str, object] = {"judge": "llm", "judge_model": model or settings.judge_model}
+    if settings.eval_judge_base_url is not None:
+        changed["judge_base_url"] = settings.eval_judge_base_url
+    if settings.eval_judge_api_key is not None:
+        changed["judge_api_key"] = settings.eval_judge_api_key
+    return settings.model_copy(update=changed)

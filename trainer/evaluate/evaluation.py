@@ -15,17 +15,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from data_bridge.database import Database
-from data_bridge.errors import ConfigurationError, NotEnoughData
+from data_bridge.errors import NotEnoughData
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import CheckedWindow, check
 from data_bridge.window_ids import is_held_out
-from trainer.config.sections import EvaluateSettings, JudgeSettings, TrainSettings, window_rules
+from trainer.config.sections import EvaluateSettings, EvaluationSettings, TrainSettings, WindowSettings, window_rules
 from trainer.evaluate.blind_trial import Outcome, Plan, Policy, compare_policies
 from trainer.evaluate.comparison import best_and_worst, compare, figures_of, score_pnl_correlation, windows_of
 from trainer.evaluate.decision_points import Replay
 from trainer.evaluate.divergence import SampledReplies
 from trainer.evidence import Evaluation, Role
-from trainer.judge.open import identity_of
 from trainer.ledger.evaluations import save, trained_among
 from trainer.types import Judge, Release
 
@@ -35,28 +34,7 @@ MeasureKL = Callable[[Sequence[SampledReplies]], Awaitable[float | None]]
 """The candidate's mean KL per token from the base model, at replies of its own."""
 
 
-def judged_by(settings: TrainSettings | EvaluateSettings) -> JudgeSettings:
-    """The settings with the evaluation's judge in the place of the training's.
-
-    ``auto`` takes the second model where one is configured: a model that was trained to please one judge should
-    convince another. Otherwise it is the training judge.
-    """
-    choice, model = settings.eval_judge, settings.eval_judge_model
-    if choice == "auto" and model is None:
-        return settings
-    if choice == "outcome":
-        return settings.model_copy(update={"judge": "outcome"})
-    if not (model or settings.judge_model):
-        raise ConfigurationError("--eval-judge llm needs EVAL_JUDGE_MODEL: name the model that judges the evaluation.")
-    changed: dict[str, object] = {"judge": "llm", "judge_model": model or settings.judge_model}
-    if settings.eval_judge_base_url is not None:
-        changed["judge_base_url"] = settings.eval_judge_base_url
-    if settings.eval_judge_api_key is not None:
-        changed["judge_api_key"] = settings.eval_judge_api_key
-    return settings.model_copy(update=changed)
-
-
-async def evaluate_checkpoint(
+async def evaluate_release(
     database: Database,
     settings: TrainSettings | EvaluateSettings,
     candidate: Release,
@@ -65,6 +43,7 @@ async def evaluate_checkpoint(
     judge: Judge,
     run_id: str | None,
     *,
+    training_judge: str,
     windows: Sequence[CheckedWindow],
     replay: Replay | None = None,
     measure_kl: MeasureKL | None = None,
@@ -84,7 +63,7 @@ async def evaluate_checkpoint(
         candidate=candidate,
         incumbent=incumbent,
         run_id=run_id,
-        training_judge=identity_of(settings).judge,
+        training_judge=training_judge,
         kl_from_base=await measure_kl(_sampled(outcome)) if measure_kl is not None else None,
     )
     await save(database, evaluation)
@@ -112,14 +91,15 @@ def plan_of(settings: TrainSettings | EvaluateSettings) -> Plan:
 
 async def held_out_windows(
     database: Database,
-    settings: TrainSettings | EvaluateSettings,
+    settings: EvaluationSettings,
+    windows: WindowSettings,
     models: Collection[str],
     *,
     now: datetime | None = None,
 ) -> list[CheckedWindow]:
     """The newest usable held-out windows, oldest first. One that any of ``models`` was trained on is not used."""
-    rules = window_rules(settings, purpose="evaluation")
-    rules = replace(rules, now=now or rules.now, lookback=max(settings.lookback, settings.eval_lookback))
+    rules = window_rules(windows, purpose="evaluation")
+    rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
     refs = [ref for ref in await reader.discover() if is_held_out(ref.window_id, rules.held_out_share)]
     trained = await trained_among(database, models, [ref.window_id for ref in refs])

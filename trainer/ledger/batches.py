@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from data_bridge.database import Database
 from data_bridge.game_writes import GroupVerdicts, TrainedBatch, mark_trained, unmark_trained
 from data_bridge.quality import Exclusion
 from trainer.ledger.model_lock import ModelLock, check_held
+from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.states import (
     BATCH_TRANSITIONS,
     WINDOW_TRANSITIONS,
@@ -29,10 +31,21 @@ from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 
 
 class BatchLedger:
-    """The part of the ledger that makes a step happen once."""
+    """The part of the ledger that makes a step happen once.
 
-    def __init__(self, database: Database) -> None:
+    With a ``home``, what is written of a run is also appended to the run's folder there, for people and notebooks.
+    """
+
+    def __init__(self, database: Database, home: Path | None = None) -> None:
         self._pool = database.pool
+        self._home = home
+        self._folders: dict[str, RunFolder] = {}
+
+    def folder(self, run_id: str) -> RunFolder:
+        """The folder of one run. ConfigurationError if it cannot be made."""
+        if run_id not in self._folders:
+            self._folders[run_id] = RunFolder(self._home, run_id)
+        return self._folders[run_id]
 
     async def trained_batches(self, run_id: str) -> int:
         query = "SELECT count(*) FROM hindsight.batches WHERE run_id = $1 AND state = $2"
@@ -111,6 +124,8 @@ class BatchLedger:
                 sources_of(WindowState.TRAINED, WINDOW_TRANSITIONS),
             )
             await write_game_rows(connection, record, result)
+        self.folder(record.run_id).exclusions(record.exclusions)
+        self.folder(record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
 
     async def _replace_exclusions(self, connection: Any, record: BatchRecord) -> None:
         """What left a member out before a restart (its judge failed, it had no tokens) no longer does."""

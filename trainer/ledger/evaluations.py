@@ -14,8 +14,8 @@ async def save(database: Database, evaluation: Evaluation) -> None:
     gain = evaluation.score_difference
     await database.pool.execute(
         "INSERT INTO hindsight.evaluations (evaluation_id, run_id, model, candidate_step, incumbent_step, judge,"
-        " windows, gain, gain_low, gain_high, report, created_at)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12)",
+        " windows, gain, gain_low, gain_high, report, created_at, prompt_version, lessons_policy)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14)",
         evaluation.evaluation_id,
         evaluation.run_id,
         evaluation.model,
@@ -28,6 +28,8 @@ async def save(database: Database, evaluation: Evaluation) -> None:
         gain.high,
         _storable(to_json(evaluation)),
         evaluation.created_at,
+        evaluation.candidate.prompt_version,
+        evaluation.candidate.lessons_policy,
     )
 
 
@@ -45,7 +47,7 @@ async def latest_evaluation(
     text = await database.pool.fetchval(
         "SELECT report::text FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2"
         " AND ($3::int IS NULL OR (incumbent_step = $3"
-        "   AND coalesce(report -> 'incumbent' ->> 'model', model) = model))"
+        "   AND coalesce(report #>> '{incumbent,checkpoint,model}', report #>> '{incumbent,model}', model) = model))"
         " ORDER BY created_at DESC LIMIT 1",
         *(model, step, against),
     )

@@ -26,13 +26,18 @@ logger = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """Writes under ``home/runs/RUN_ID``. ConfigurationError if there can be no such folder, before anything is paid."""
+    """Writes under ``home/runs/RUN_ID``; without a home nowhere.
 
-    def __init__(self, home: Path, run_id: str) -> None:
-        self.path = home / "runs" / run_id
+    ConfigurationError if there can be no such folder, before anything is paid.
+    """
+
+    def __init__(self, home: Path | None, run_id: str) -> None:
+        self._is_kept = home is not None
+        self.path = (home or Path()) / "runs" / run_id
         self._has_warned = False
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            if self._is_kept:
+                self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
                 f"{self.path} cannot be made ({error.strerror}): give a --home that can be written to."
@@ -40,6 +45,8 @@ class RunFolder:
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """One JSON document, replaced as a whole."""
+        if not self._is_kept:
+            return
         text = msgspec.json.format(msgspec.json.encode(content, enc_hook=str), indent=2).decode()
         temporary = self.path / f".{name}.tmp"
         with self._never_in_the_way(name):
@@ -50,7 +57,7 @@ class RunFolder:
         """Lines of JSON, each with the time it was written."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         lines = [redact(msgspec.json.encode({"at": now, **row}, enc_hook=str).decode()) + "\n" for row in rows]
-        if lines:
+        if lines and self._is_kept:
             with self._never_in_the_way(name), (self.path / name).open("a", encoding="utf-8") as file:
                 file.writelines(lines)
 

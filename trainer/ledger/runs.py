@@ -32,6 +32,28 @@ from trainer.progress import Progress
 from trainer.types import PlannedGroup, PlannedWindow, RunPlan
 
 
+class PlayedDay(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one day of the closed loop came to. Of a day that was played before a restart only the training is known."""
+
+    day: int
+    first_window: str = msgspec.field(name="from")
+    last_window: str = msgspec.field(name="until")
+    played_with: str
+    steps: int
+    step: int
+    reward: float | None
+    windows_played: int | None = None
+    valid_share: float | None = None
+    mean_pnl: float | None = None
+
+
+class LoopState(msgspec.Struct, frozen=True):
+    """How far the closed loop is: from where a run that is taken up goes on."""
+
+    first_window: str
+    days: tuple[PlayedDay, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRun:
     """A run that can be taken up, or was."""
@@ -39,7 +61,8 @@ class StoredRun:
     run_id: str
     state: RunState
     dropout_rate: float
-    summary: Mapping[str, Any]
+    loop: LoopState | None
+    """None for a run on the game's own log."""
 
 
 class Ledger(BatchLedger):
@@ -59,7 +82,9 @@ class Ledger(BatchLedger):
         plan = json.loads(row["plan"])
         if not plan:
             return None  # it died before it had planned anything
-        return StoredRun(row["run_id"], RunState(row["state"]), plan["dropout_rate"], json.loads(row["summary"]))
+        summary = json.loads(row["summary"])
+        loop = msgspec.convert(summary, LoopState) if "first_window" in summary else None
+        return StoredRun(row["run_id"], RunState(row["state"]), plan["dropout_rate"], loop)
 
     async def start_run(
         self,
@@ -73,6 +98,7 @@ class Ledger(BatchLedger):
         plan: RunPlan,
     ) -> None:
         """A new run with everything it is going to do, in one transaction."""
+        folder = self.folder(run_id)
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.execute(
                 "INSERT INTO hindsight.runs (run_id, model, base_model, backend, state, fingerprint, settings, plan,"
@@ -82,6 +108,7 @@ class Ledger(BatchLedger):
             )
             await insert_windows(connection, run_id, plan.windows)
             await exclude_rows(connection, run_id, plan.excluded)
+        folder.exclusions(plan.excluded)
 
     async def take_up(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
         """Go on with an unfinished run as ``settings`` say now, with the windows that came since."""
@@ -97,12 +124,14 @@ class Ledger(BatchLedger):
             )
             await insert_windows(connection, run_id, added.windows)
             await exclude_rows(connection, run_id, added.excluded)
+        self.folder(run_id).exclusions(added.excluded)
 
     async def extend(self, run_id: str, added: RunPlan) -> None:
         """More windows for a run that is under way."""
         async with self._pool.acquire() as connection, connection.transaction():
             await insert_windows(connection, run_id, added.windows)
             await exclude_rows(connection, run_id, added.excluded)
+        self.folder(run_id).exclusions(added.excluded)
 
     async def finish_run(
         self, run_id: str, state: RunState, *, error: str | None = None, summary: Mapping[str, Any] | None = None
@@ -117,10 +146,11 @@ class Ledger(BatchLedger):
                 *(run_id, sources_of(state, RUN_TRANSITIONS), state.value, error, as_json(summary or {})),
             )
 
-    async def note(self, run_id: str, facts: Mapping[str, Any]) -> None:
-        """Add ``facts`` to the run's summary while it is under way."""
+    async def note(self, run_id: str, loop: LoopState) -> None:
+        """Keep how far the closed loop is, while the run is under way."""
         await self._pool.execute(
-            "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1", run_id, as_json(facts)
+            "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1",
+            *(run_id, msgspec.json.encode(loop).decode()),
         )
 
     async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
@@ -193,8 +223,11 @@ class Ledger(BatchLedger):
         )
 
     async def exclude(self, run_id: str, exclusions: Iterable[Exclusion]) -> None:
-        async with self._pool.acquire() as connection, connection.transaction():
-            await exclude_rows(connection, run_id, exclusions)
+        excluded = list(exclusions)
+        if excluded:
+            async with self._pool.acquire() as connection, connection.transaction():
+                await exclude_rows(connection, run_id, excluded)
+            self.folder(run_id).exclusions(excluded)
 
     async def decided_against(self, model: str, window_ids: Iterable[str]) -> dict[str, Reason]:
         """Trajectories of these windows that an earlier run of ``model`` left out for good, and why.

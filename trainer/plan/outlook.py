@@ -1,4 +1,4 @@
-"""What a run would do: survey the log, see whether there is enough, plan groups and dropout, estimate the cost.
+"""What a run would do: survey the log, see whether there is enough, plan groups and dropout.
 
 Nothing is paid and nothing is written here; ``--dry-run`` prints an outlook and stops, training goes on from it.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from data_bridge.errors import NotEnoughData
 from data_bridge.postgres_reader import WindowReader, WindowRef
-from data_bridge.quality import Exclusion, Reason, Rules
+from data_bridge.quality import Exclusion, Reason
 from data_bridge.survey import Survey, WindowSummary, survey
-from trainer.config.sections import TrainSettings
-from trainer.judge.cost import CostEstimate, estimate
+from trainer.config.sections import PlanSettings
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable
 from trainer.plan.run_plan import make_plan
@@ -31,8 +31,10 @@ class Outlook:
     windows: tuple[PlannedWindow, ...]
     """Everything to train, in order."""
     refs: tuple[WindowRef, ...]
-    cost: CostEstimate
-    cost_saved: CostEstimate
+    judge_tokens: int
+    """Of everything that the judge is going to read."""
+    dropped_tokens: int
+    """That the judge need not read because dropout left them out."""
     excluded: Mapping[str, int]
     """How many rows are left out for which reason."""
     decided_before: Mapping[str, int]
@@ -57,11 +59,12 @@ class _Remaining:
 
 
 async def look_ahead(
-    settings: TrainSettings,
     reader: WindowReader,
-    rules: Rules,
     ledger: Ledger | None,
+    settings: PlanSettings,
     *,
+    model: str,
+    seed: int,
     run_id: str | None = None,
     dropout_rate: float | None = None,
 ) -> Outlook:
@@ -70,7 +73,7 @@ async def look_ahead(
     ``dropout_rate`` is that of the run that is taken up; else it follows from the totals. Without a ledger (a
     database that was never migrated) nothing is known to be trained.
     """
-    surveyed = await survey(reader, rules)
+    surveyed = await survey(reader, reader.rules)
     known: set[str] = set()
     open_windows: tuple[PlannedWindow, ...] = ()
     if ledger is not None and run_id is not None:
@@ -81,40 +84,38 @@ async def look_ahead(
     decided: dict[str, Reason] = {}
     if ledger is not None:
         names = [window.window_id for window in fresh]
-        trained = await ledger.trained_ids(settings.model, names)
-        decided = await ledger.decided_against(settings.model, names)
+        trained = await ledger.trained_ids(model, names)
+        decided = await ledger.decided_against(model, names)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
     remaining = [_remaining(window, trained | decided.keys()) for window in fresh]
-    plan = make_plan((window for window in remaining if len(window.usable) >= rules.min_agents), rate, settings.seed)
+    plan = make_plan((window for window in remaining if len(window.usable) >= reader.rules.min_agents), rate, seed)
     plan = replace(plan, excluded=(*plan.excluded, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
     dropped = [one.trajectory_id for one in plan.excluded if one.reason is Reason.DROPOUT]
-    groups = sum(len(window.groups) for window in windows)
-    cost = estimate(groups, sum(tokens.get(name, 0) for name in kept), settings)
     return Outlook(
         surveyed,
         plan,
         windows,
         tuple(await _refs(reader, surveyed, windows)),
-        cost,
-        _saved(cost, estimate(groups, sum(tokens.get(name, 0) for name in (*kept, *dropped)), settings)),
+        sum(tokens.get(name, 0) for name in kept),
+        sum(tokens.get(name, 0) for name in dropped),
         dict(Counter(one.reason.value for one in plan.excluded).most_common()),
         dict(Counter(reason.value for name, reason in decided.items() if name not in trained).most_common()),
     )
 
 
-def check_ready(outlook: Outlook, settings: TrainSettings) -> None:
+def check_ready(outlook: Outlook, min_windows: int, lookback: timedelta) -> None:
     """NotEnoughData if there are too few windows for a new run, saying what is missing."""
-    if len(outlook.windows) >= settings.min_windows:
+    if len(outlook.windows) >= min_windows:
         return
     left_out = Counter(outlook.excluded) + Counter(outlook.decided_before)
     seen = left_out.total()
     why = ", ".join(f"{reason} {count}" for reason, count in left_out.most_common(4))
     raise NotEnoughData(
-        f"{len(outlook.windows)} usable windows of at least {settings.min_windows} in the last "
-        f"{settings.lookback.days} days"
+        f"{len(outlook.windows)} usable windows of at least {min_windows} in the last "
+        f"{lookback.days} days"
         + (f" ({seen} trajectories were left out: {why})" if seen else " (no other trajectories either)")
         + "; `scripts/check_windows.py` shows each window."
     )
@@ -131,12 +132,6 @@ async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[Planne
     if any(window.window_id not in found for window in windows):
         found |= {ref.window_id: ref for ref in await reader.discover(everything=True)}
     return [found.get(window.window_id, WindowRef(window.window_id, window.hours)) for window in windows]
-
-
-def _saved(cost: CostEstimate, without_dropout: CostEstimate) -> CostEstimate:
-    """What dropout saves: the text of those left out; the groups are judged all the same."""
-    usd = None if cost.usd is None or without_dropout.usd is None else without_dropout.usd - cost.usd
-    return CostEstimate(0, without_dropout.prompt_tokens - cost.prompt_tokens, 0, usd)
 
 
 def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str]) -> list[Exclusion]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -24,7 +25,8 @@ from data_bridge.models import AgentTrajectory
 from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.window_ids import is_closed, start_of, window_of
-from trainer.ledger.releases import Promotion, canary_agents_of
+from trainer.ledger.releases import Promotion, canary_agents_of, running_canary
+from trainer.promote.publish import end_canary, finish_canary
 from trainer.statistics.intervals import FEWEST_WINDOWS, Interval, lasting_half_width, lasting_interval
 from trainer.types import Checkpoint
 
@@ -156,3 +158,16 @@ def _score_of(scores: Mapping[str, float], trajectory: AgentTrajectory) -> float
 def _return_on_balance(trajectory: AgentTrajectory) -> float | None:
     pnl, balance = trajectory.window_pnl, trajectory.starting_balance
     return pnl / balance if pnl is not None and balance else None
+
+
+async def settle_canary(database: Database, home: Path, model: str, *, now: datetime) -> CanaryDecision | None:
+    """Finish, roll back or leave the running canary by how its agents did; None if none is running."""
+    trial = await running_canary(database, model)
+    if trial is None:
+        return None
+    decision = decide(await windows_since(database, trial, now))
+    if decision.ruling is CanaryRuling.FINISH:
+        await finish_canary(database, home, model, outcome=decision.reason)
+    elif decision.ruling is CanaryRuling.ROLL_BACK:
+        await end_canary(database, home, model, outcome=decision.reason)
+    return decision

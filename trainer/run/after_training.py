@@ -9,10 +9,8 @@ from typing import Any
 import msgspec
 
 from data_bridge.errors import NotEnoughData, PromotionRefused
-from trainer.ledger.read.run_facts import gather
+from trainer.pipeline import Considered, consider
 from trainer.promote.retention import remove_old_checkpoints
-from trainer.report.page import write
-from trainer.run.release import Considered, consider
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
 from trainer.types import Checkpoint, Release
@@ -61,8 +59,7 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
             session.view.say(f"Not promoted, and not asked to be: {refusal}")
             refusal = None
     await _make_room(session)
-    report = write(await gather(session.database, run.run_id), run.folder.path / "report.html")
-    return AfterTraining(considered, refusal, report.resolve())
+    return AfterTraining(considered, refusal, run.report.resolve())
 
 
 async def _make_room(session: Session) -> None:

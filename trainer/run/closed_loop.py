@@ -8,11 +8,11 @@ ended. A loop that was killed plays and trains what is missing of its day, then 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from data_bridge.errors import Interrupted, NotEnoughData
 from data_bridge.postgres_reader import WindowReader
@@ -20,7 +20,7 @@ from data_bridge.quality import Rules
 from data_bridge.window_ids import GRACE, end_of, start_of, window_of
 from trainer.config.sections import window_rules
 from trainer.ledger.clock import newest_simulated
-from trainer.ledger.runs import StoredRun
+from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.plan.outlook import look_ahead
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from trainer.inference.engine import Engine
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ASKED_AT_ONCE = 64
 """Decisions that are put to the model together; windows are asked about in advance to reach it."""
@@ -58,37 +60,40 @@ class Day:
         return replace(rules, now=self.now, lookback=self.now - start_of(self.window_ids[0]))
 
 
-async def train_in_closed_loop(session: Session) -> TrainingRun:
-    """Play and train every day of the run, and end it."""
-    settings, ledger = session.settings, session.ledger
+async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], Awaitable[T]]) -> tuple[TrainingRun, T]:
+    """Play and train every day of the run, do what is to be done ``then``, and end the run."""
     unfinished = await _unfinished(session)
-    progress: dict[str, Any] = dict(unfinished.summary) if unfinished is not None else {}
-    async with AsyncExitStack() as stack:
-        run = await stack.enter_async_context(
-            open_run(session, NOTHING_PLANNED, unfinished.run_id if unfinished is not None else None)
-        )
-        first = progress.get("first_window") or await _first_window(session)
-        days: list[dict[str, Any]] = list(progress.get("days", []))
-        run.summary |= {"first_window": first, "days": days}
-        await ledger.note(run.run_id, run.summary)
-        engine = await stack.enter_async_context(_engine(session))
-        silent: NotEnoughData | None = None
-        for number in range(len(days), settings.iterations):
+    async with open_run(session, NOTHING_PLANNED, unfinished.run_id if unfinished is not None else None) as run:
+        if unfinished is not None and unfinished.loop is not None:
+            run.loop = unfinished.loop
+        else:
+            run.loop = LoopState(await _first_window(session))
+        await session.ledger.note(run.run_id, run.loop)
+        await _play_and_train(session, run, run.loop)
+        result = await then(run)
+    return run, result
+
+
+async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -> None:
+    settings, silent = session.settings, None
+    async with _engine(session) as engine:
+        for number in range(len(loop.days), settings.iterations):
             if 0 < settings.max_steps <= run.progress.steps:
                 break
-            day = _day(first, number, settings.windows_per_iteration)
+            day = _day(loop.first_window, number, settings.windows_per_iteration)
             tally, played_with = await _play(session, engine, day)
             try:
                 await _train(run, day)
             except NotEnoughData as error:
                 silent = error
                 session.view.say(f"day {number + 1}: {error}")
-            days.append(_figures(day, tally, played_with, run, steps_before=sum(one["steps"] for one in days)))
-            await ledger.note(run.run_id, {"days": days})
-            session.view.say(_sentence(days[-1], settings.iterations))
-        if run.progress.steps == 0 and silent is not None:
-            raise silent
-    return run
+            steps_before = sum(one.steps for one in loop.days)
+            loop = LoopState(loop.first_window, (*loop.days, _figures(day, tally, played_with, run, steps_before)))
+            run.loop = loop
+            await session.ledger.note(run.run_id, loop)
+            session.view.say(_sentence(loop.days[-1], settings.iterations))
+    if run.progress.steps == 0 and silent is not None:
+        raise silent
 
 
 async def _unfinished(session: Session) -> StoredRun | None:
@@ -97,7 +102,7 @@ async def _unfinished(session: Session) -> StoredRun | None:
     if not settings.resume:
         return None
     found = await ledger.find_unfinished_run(settings.model, fingerprint(settings))
-    if found is None or len(found.summary.get("days", ())) < settings.iterations:
+    if found is None or found.loop is None or len(found.loop.days) < settings.iterations:
         return found
     return found if await ledger.trained_batches(found.run_id) else None
 
@@ -161,37 +166,34 @@ def _portions(window_ids: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
 
 
 async def _train(run: TrainingRun, day: Day) -> None:
-    session = run.session
-    rules = day.rules(window_rules(session.settings))
-    reader = WindowReader(session.database, rules)
-    outlook = await look_ahead(session.settings, reader, rules, session.ledger, run_id=run.run_id)
-    await run.extend(outlook.plan)
+    session, settings = run.session, run.session.settings
+    reader = WindowReader(session.database, day.rules(window_rules(settings)))
+    outlook = await look_ahead(
+        reader, session.ledger, settings, model=settings.model, seed=settings.seed, run_id=run.run_id
+    )
+    await session.ledger.extend(run.run_id, outlook.plan)
     await run.train(reader, outlook.windows, outlook.refs)
 
 
-def _figures(day: Day, tally: Tally, played_with: str, run: TrainingRun, steps_before: int) -> dict[str, Any]:
-    """What came of a day; of one that was played before a restart, only what was trained is known."""
-    figures: dict[str, Any] = {
-        "day": day.number + 1,
-        "from": day.window_ids[0],
-        "until": day.window_ids[-1],
-        "played_with": played_with,
-        "steps": run.progress.steps - steps_before,
-        "step": run.progress.step,
-        "reward": run.progress.latest.get("reward"),
-    }
-    if tally.windows:
-        figures |= {
-            "windows_played": tally.windows,
-            "valid_share": tally.valid_share,
-            "mean_pnl": sum(agent.pnl for agent in tally.agents.values()) / max(tally.trajectories, 1),
-        }
-    return figures
+def _figures(day: Day, tally: Tally, played_with: str, run: TrainingRun, steps_before: int) -> PlayedDay:
+    played = tally.windows > 0
+    return PlayedDay(
+        day=day.number + 1,
+        first_window=day.window_ids[0],
+        last_window=day.window_ids[-1],
+        played_with=played_with,
+        steps=run.progress.steps - steps_before,
+        step=run.progress.step,
+        reward=run.progress.latest.get("reward"),
+        windows_played=tally.windows if played else None,
+        valid_share=tally.valid_share if played else None,
+        mean_pnl=sum(agent.pnl for agent in tally.agents.values()) / max(tally.trajectories, 1) if played else None,
+    )
 
 
-def _sentence(figures: dict[str, Any], days: int) -> str:
-    parts = [f"day {figures['day']}/{days}: played with {figures['played_with']}"]
-    if "valid_share" in figures:
-        parts.append(f"{figures['valid_share']:.0%} valid actions, {figures['mean_pnl']:+.2f} a window")
-    parts.append(f"{figures['steps']} steps to step {figures['step']}")
+def _sentence(figures: PlayedDay, days: int) -> str:
+    parts = [f"day {figures.day}/{days}: played with {figures.played_with}"]
+    if figures.valid_share is not None:
+        parts.append(f"{figures.valid_share:.0%} valid actions, {figures.mean_pnl:+.2f} a window")
+    parts.append(f"{figures.steps} steps to step {figures.step}")
     return "; ".join(parts)

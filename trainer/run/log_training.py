@@ -10,6 +10,7 @@ from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.postgres_reader import WindowReader
 from trainer.config.sections import TrainSettings, window_rules
+from trainer.judge.cost import CostEstimate, estimate
 from trainer.ledger.clock import clock
 from trainer.ledger.runs import Ledger, StoredRun
 from trainer.plan.outlook import Outlook, check_ready, look_ahead
@@ -25,6 +26,9 @@ class LogPlan:
 
     reader: WindowReader
     outlook: Outlook
+    cost: CostEstimate
+    saved_usd: float | None
+    """What dropout saves: the text of those left out; the groups are judged all the same."""
     unfinished: StoredRun | None
 
 
@@ -36,16 +40,20 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
     if ledger is not None and settings.resume:
         unfinished = await ledger.find_unfinished_run(settings.model, fingerprint(settings))
     outlook = await look_ahead(
-        settings,
         reader,
-        rules,
         ledger,
+        settings,
+        model=settings.model,
+        seed=settings.seed,
         run_id=unfinished.run_id if unfinished else None,
         dropout_rate=unfinished.dropout_rate if unfinished else None,
     )
     if unfinished is None:
-        check_ready(outlook, settings)
-    return LogPlan(reader, outlook, unfinished)
+        check_ready(outlook, settings.min_windows, settings.lookback)
+    cost = estimate(outlook.groups, outlook.judge_tokens, settings)
+    whole = estimate(outlook.groups, outlook.judge_tokens + outlook.dropped_tokens, settings)
+    saved = None if cost.usd is None or whole.usd is None else whole.usd - cost.usd
+    return LogPlan(reader, outlook, cost, saved, unfinished)
 
 
 async def train_on_log(
@@ -58,29 +66,30 @@ async def train_on_log(
     """
     unfinished = plan.unfinished.run_id if plan.unfinished else None
     async with open_run(session, plan.outlook.plan, unfinished) as run:
-        run.folder.write("plan.json", summary_of(plan.outlook))
+        run.folder.write("plan.json", summary_of(plan))
         if not plan.outlook.windows and run.progress.steps == 0:
             raise NotEnoughData(
                 f"Run {run.run_id} has nothing left to train and trained nothing before; "
                 "`--no-resume` begins a new run with the windows that there are."
             )
         await run.train(plan.reader, plan.outlook.windows, plan.outlook.refs)
-        came_of_it = await then(run)
-    return run, came_of_it
+        result = await then(run)
+    return run, result
 
 
-def summary_of(outlook: Outlook) -> dict[str, object]:
-    """The plan in numbers, for ``--json``, the run folder and the ledger."""
+def summary_of(plan: LogPlan) -> dict[str, object]:
+    """The plan in numbers, for ``--json`` and the run folder."""
+    outlook, cost = plan.outlook, plan.cost
     return {
         "windows": len(outlook.windows),
         "groups": outlook.groups,
         "trajectories": outlook.trajectories,
         "dropout_rate": outlook.plan.dropout_rate,
         "dropped": outlook.plan.dropped,
-        "judge_calls": outlook.cost.calls,
-        "judge_tokens": outlook.cost.prompt_tokens + outlook.cost.completion_tokens,
-        "estimated_cost_usd": outlook.cost.usd,
-        "cost_saved_usd": outlook.cost_saved.usd,
+        "judge_calls": cost.calls,
+        "judge_tokens": cost.prompt_tokens + cost.completion_tokens,
+        "estimated_cost_usd": cost.usd,
+        "cost_saved_usd": plan.saved_usd,
         "left_out": dict(outlook.excluded),
         "left_out_before": dict(outlook.decided_before),
     }

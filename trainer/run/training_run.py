@@ -14,7 +14,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
 
 from data_bridge.errors import BackendError, HindsightError, Interrupted, NotEnoughData
 from data_bridge.postgres_reader import WindowReader, WindowRef
@@ -24,6 +27,7 @@ from trainer.config.sources import public_values
 from trainer.judge.open import open_judge
 from trainer.ledger.read.run_facts import gather
 from trainer.ledger.run_folder import RunFolder
+from trainer.ledger.runs import LoopState
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import release_claims_of_dead
 from trainer.pipeline import Pipeline
@@ -39,9 +43,29 @@ from trainer.types import Judge, PlannedWindow, RunPlan
 logger = logging.getLogger(__name__)
 
 
+class RunSummary(TypedDict, total=False):
+    """What a run came to, as the ledger, ``summary.json`` and ``--json`` tell it."""
+
+    started_at: str
+    state: str
+    model: str
+    step: int
+    steps: int
+    windows: int
+    groups_judged: int
+    groups_cached: int
+    groups_failed: int
+    groups_without_signal: int
+    trainable_tokens: int
+    rescored: int
+    cost_usd: float
+    seconds: float
+    left_out: dict[str, int]
+
+
 @dataclass(slots=True)
 class TrainingRun:
-    """A run that is under way. ``summary`` grows and ends up in the ledger and in ``summary.json``."""
+    """A run that is under way. ``summary`` is complete when it has ended."""
 
     session: Session
     run_id: str
@@ -50,12 +74,19 @@ class TrainingRun:
     tracker: Tracker
     progress: Progress
     is_taken_up: bool
-    summary: dict[str, Any] = field(default_factory=dict)
+    loop: LoopState | None = None
+    """Of the closed loop: its days so far."""
+    summary: RunSummary = field(default_factory=RunSummary)
 
-    async def extend(self, plan: RunPlan) -> None:
-        """Add windows that were not there when the run began."""
-        await self.session.ledger.extend(self.run_id, plan)
-        self.folder.exclusions(plan.excluded)
+    @property
+    def told(self) -> dict[str, Any]:
+        """The summary as JSON tells it, the closed loop's days included."""
+        return {**self.summary, **(msgspec.to_builtins(self.loop) if self.loop is not None else {})}
+
+    @property
+    def report(self) -> Path:
+        """The page about this run, written when it ends."""
+        return self.folder.path / "report.html"
 
     async def train(self, reader: WindowReader, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
         """One pass over ``windows``. Raises if it trained nothing although there were groups to train.
@@ -70,22 +101,21 @@ class TrainingRun:
             session.backend,
             session.ledger,
             session.lock,
-            self.folder,
             self.tracker,
             session.view,
             self.progress,
         )
         if not windows or trainer.has_enough_steps:
             return
-        verdicts = VerdictStage(settings, self.run_id, session.ledger, self.folder, self.progress)
+        verdicts = VerdictStage(settings, self.run_id, session.ledger, self.progress)
         pipeline = Pipeline(
-            settings=settings,
             run_id=self.run_id,
             reader=reader,
             judge=self.judge,
+            judge_concurrency=settings.judge_concurrency,
+            groups_per_step=settings.groups_per_step,
             ledger=session.ledger,
             lock=session.lock,
-            folder=self.folder,
             view=session.view,
             progress=self.progress,
             verdicts=verdicts,
@@ -146,9 +176,8 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
         await ledger.take_up(run_id, public, plan)
         # We hold the model, so whoever began the run is gone; do not wait for its claims on verdicts to run out.
         await release_claims_of_dead(session.database, run_id)
-    folder = RunFolder(settings.home, run_id)
+    folder = ledger.folder(run_id)
     folder.write("config.json", public)
-    folder.exclusions(plan.excluded)
     progress = await ledger.progress_of(run_id)
     progress.step = await session.backend.current_step()
     started = time.monotonic()
@@ -188,9 +217,9 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
     try:
         run.summary["left_out"] = await run.session.ledger.exclusion_counts(run.run_id)
         sentence = None if error is None else redact(error)
-        await run.session.ledger.finish_run(run.run_id, state, error=sentence, summary=run.summary)
-        run.folder.write("summary.json", run.summary)
-        write_page(await gather(run.session.database, run.run_id), run.folder.path / "report.html")
+        await run.session.ledger.finish_run(run.run_id, state, error=sentence, summary=run.told)
+        run.folder.write("summary.json", run.told)
+        write_page(await gather(run.session.database, run.run_id), run.report)
     except Exception as fault:
         if error is None:
             raise

@@ -9,12 +9,11 @@ lost: the model goes on from the last good one, and what was trained into the lo
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.sections import TrainSettings
 from trainer.ledger.model_lock import ModelLock
-from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger
 from trainer.train import step_metrics
 from trainer.train.backends.adapter_files import is_whole
@@ -33,14 +32,14 @@ async def needs_mending(ledger: Ledger, model: str) -> bool:
     return newest is not None and "://" not in newest.location and not is_whole(Path(newest.location))
 
 
-async def mend(ledger: Ledger, lock: ModelLock, backend: TrainingBackend, settings: TrainSettings) -> list[str]:
+async def mend(ledger: Ledger, lock: ModelLock, backend: TrainingBackend, stop_on: Sequence[str]) -> list[str]:
     """Settle what is unfinished, then forget what is lost. Returns a sentence about each thing that was done."""
-    done = (await settle_unfinished(ledger, lock, backend, settings), await forget_lost_steps(ledger, lock, backend))
+    done = (await settle_unfinished(ledger, lock, backend, stop_on), await forget_lost_steps(ledger, lock, backend))
     return [sentence for sentence in done if sentence is not None]
 
 
 async def settle_unfinished(
-    ledger: Ledger, lock: ModelLock, backend: TrainingBackend, settings: TrainSettings
+    ledger: Ledger, lock: ModelLock, backend: TrainingBackend, stop_on: Sequence[str]
 ) -> str | None:
     """Settle the one batch that may be unfinished. Returns a sentence about it, or None if there was none.
 
@@ -57,8 +56,7 @@ async def settle_unfinished(
         return f"Batch {record.batch_id} was not trained before the crash; its trajectories are free again."
     metrics = {**step_metrics.of_result(result, record.known_metrics), "settled": 1.0}
     await ledger.batch_trained(lock, record, result, metrics)
-    RunFolder(settings.home, record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
-    stop_collapse(parse_thresholds(settings.stop_on), step_metrics.flat(metrics), result.checkpoint)
+    stop_collapse(parse_thresholds(stop_on), step_metrics.flat(metrics), result.checkpoint)
     return (
         f"Batch {record.batch_id} had been trained before the crash: checkpoint {result.checkpoint.name} is recorded."
     )

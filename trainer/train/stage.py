@@ -21,7 +21,6 @@ from data_bridge.quality import Reason
 from trainer.config.sections import TrainSettings
 from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.model_lock import ModelLock
-from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress, View
 from trainer.train import step_metrics
@@ -44,7 +43,6 @@ class TrainStage:
         backend: TrainingBackend,
         ledger: Ledger,
         lock: ModelLock,
-        folder: RunFolder,
         tracker: Tracker,
         view: View,
         progress: Progress,
@@ -54,7 +52,6 @@ class TrainStage:
         self._backend = backend
         self._ledger = ledger
         self._lock = lock
-        self._folder = folder
         self._tracker = tracker
         self._view = view
         self._progress = progress
@@ -122,7 +119,7 @@ class TrainStage:
         }
         await self._ledger.batch_trained(self._lock, record, result, metrics)
         self._count(record.exclusions)
-        self._report(metrics, record.batch_id)
+        self._report(metrics)
 
     def _known(self, record: BatchRecord, trained: Sequence[JudgedGroup]) -> dict[str, Any]:
         """What can be said of the step before it is made: stored with the batch, in case we do not live to see it."""
@@ -152,17 +149,15 @@ class TrainStage:
             self._count(excluded)
 
     def _count(self, exclusions: Sequence[Any]) -> None:
-        self._folder.exclusions(exclusions)
         self.left_out.update(one.reason for one in exclusions)
 
-    def _report(self, metrics: dict[str, Any], batch_id: str) -> None:
+    def _report(self, metrics: dict[str, Any]) -> None:
         progress, plain = self._progress, step_metrics.flat(metrics)
         progress.steps += 1
         progress.step = int(metrics["step"])
         progress.trainable_tokens += int(metrics["trainable_tokens"])
         progress.train_seconds += float(metrics["seconds"])
         progress.latest = plain
-        self._folder.append("metrics.jsonl", [{"batch": batch_id, **metrics}])
         self._tracker.log(progress.step, plain)
         self._view.say(_sentence(plain))
         stop_collapse(self._thresholds, plain, self._backend.checkpoint(progress.step))

@@ -7,7 +7,6 @@ from collections import Counter
 from data_bridge.errors import JudgeError
 from data_bridge.quality import Exclusion, Reason
 from trainer.config.sections import TrainSettings
-from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress
 from trainer.train.selection import parse_rule, select, spread
@@ -23,13 +22,10 @@ _GIVE_UP_AFTER = 8
 class VerdictStage:
     """Takes verdicts in order and remembers which windows came to something."""
 
-    def __init__(
-        self, settings: TrainSettings, run_id: str, ledger: Ledger, folder: RunFolder, progress: Progress
-    ) -> None:
+    def __init__(self, settings: TrainSettings, run_id: str, ledger: Ledger, progress: Progress) -> None:
         self._settings = settings
         self._run_id = run_id
         self._ledger = ledger
-        self._folder = folder
         self._progress = progress
         self._keep = parse_rule(settings.select)
         self._with_signal: set[str] = set()
@@ -50,9 +46,7 @@ class VerdictStage:
             await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.verdicts):.3f}")
             return None
         kept, excluded = select(verdict, self._keep)
-        if excluded:
-            await self._ledger.exclude(self._run_id, excluded)
-            self._folder.exclusions(excluded)
+        await self._ledger.exclude(self._run_id, excluded)
         self._with_signal.add(kept.group.window_id)
         return kept
 
@@ -84,4 +78,3 @@ class VerdictStage:
         ]
         self.left_out.update(one.reason for one in excluded)
         await self._ledger.exclude(self._run_id, excluded)
-        self._folder.exclusions(excluded)

@@ -1,0 +1,334 @@
+"""How large the tree is, and how far one row travels through it: what a reader pays to follow the code.
+
+    python benchmarks/tree.py [--list] [--json] [--check]    # --lines-only (or --quick) leaves the way out
+
+Lines are those of the production code, without blank lines, comments and docstrings.
+
+The way is measured, not listed by hand: one trajectory is planted in a real Postgres and watched while `train_mmo.py`
+(CPU backend, LLM judge at a fake endpoint, a tiny model, a gate that lets everything through) reads, judges and trains
+it and promotes the checkpoint, and while `serve.py` answers one request with that. A function is on the way if
+
+- another file of `trainer/` or `data_bridge/` calls it, or it is the entry of a task or thread. Private and nested
+  functions, constructors, properties and comprehensions are not counted: nobody outside their file names them, or they
+  are no hop for the reader; nor is a record's method that only tells of itself;
+- an argument (but its own object), or what it returns or yields, carries the row: it holds, to a small depth, the
+  trajectory's id, the marker planted in its prompt or the marker's token ids; from the step on that trains it, its
+  checkpoint's name or location, or is its folder. A bare string does not count: what cuts or counts text is no station.
+
+What comes after the promotion (report, tables) is not on the way to the agents. Crossings are changes of folder from
+one function to the next, in the order in which their first calls with the row began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import gc
+import inspect
+import io
+import json
+import os
+import re
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import tokenize
+import urllib.request
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+PRODUCTION = ("trainer", "data_bridge", "scripts")
+LIMITS = {"functions": 45, "files": 30, "crossings": 16}
+_OURS = tuple(f"{ROOT / package}{os.sep}" for package in PRODUCTION[:2])
+_WALKED = {"trainer", "data_bridge", "art", "openai"}
+"""Packages whose objects are looked into: a walk through those of a driver or an event loop would end anywhere."""
+_MARKER = "quagmire xylophone walrus"
+_CHECKPOINT = re.compile(r"(/\S*)?hindsight\W{1,2}step\W?0*1(/\S*)?")
+_TRIES, _DEPTH, _CHECKPOINT_DEPTH, _MOST_VISITED = 200, 4, 2, 4000
+_NO_CODE = ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENCODING", "ENDMARKER")
+_FLAGS = (
+    *("--backend", "cpu", "--simulate", "off", "--judge", "llm", "--judge-model", "judge", "--lora-rank", "2"),
+    *("--max-steps", "1", "--min-windows", "1", "--stop-on", "off", "--eval-samples", "2", "--eval-points", "1"),
+    *("--min-gain", "-1", "--max-error-rate", "1", "--max-length-ratio", "1000", "--max-kl", "1000"),
+)
+
+
+def code_lines(source: str) -> int:
+    """Lines that hold code. A string that stands alone is a docstring, also below an attribute."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if tokenize.tok_name[token.type] not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def lines_by_package() -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for path in (path for package in PRODUCTION for path in (ROOT / package).rglob("*.py")):
+        counted[str(path.parent.relative_to(ROOT))] += code_lines(path.read_text())
+    return dict(sorted(counted.items())) | {"total": counted.total()}
+
+
+class Way:
+    """A profile function that notes each function on the row's way, until ``is_over``."""
+
+    def __init__(self, row: str, tokens: list[int], is_over: Callable[[], bool] = lambda: False) -> None:
+        self._row, self._tokens, self._is_over = row, tokens, is_over
+        self._codes: dict[int, tuple[CodeType, int]] = {}  # held, or the id of a freed one would be used again
+        self._began: dict[int, int] = {}
+        self._tries: Counter[int] = Counter()
+        self._calls = 0
+        self._over_at: int | None = None
+        self._found: dict[str, int] = {}
+
+    @property
+    def functions(self) -> list[str]:
+        return sorted(self._found, key=self._found.__getitem__)
+
+    def __call__(self, frame: FrameType, event: str, result: Any) -> None:
+        code = frame.f_code
+        if event not in ("call", "return") or not code.co_filename.startswith(_OURS):
+            return
+        if event == "call":
+            # A coroutine or generator is "called" whenever it goes on; only its beginning counts.
+            if self._codes.setdefault(id(code), (code, frame.f_lasti))[1] != frame.f_lasti:
+                return
+            self._calls += 1
+            self._began[id(frame)] = self._calls
+        elif result is None or hasattr(result, "_asyncio_future_blocking"):
+            return  # of a coroutine: it waits
+        if self._tries[id(code)] >= _TRIES or not _is_hop(frame):
+            return
+        self._tries[id(code)] += 1
+        if any(map(self._carries, _arguments(frame))) if event == "call" else self._comes_out(frame, result):
+            self._tries[id(code)] = _TRIES
+            if self._over_at is None and self._is_over():
+                self._over_at = self._calls
+            began = self._began.get(id(frame), self._calls)
+            if self._over_at is None or began < self._over_at:
+                self._found.setdefault(f"{Path(code.co_filename).relative_to(ROOT)}:{code.co_qualname}", began)
+
+    def _comes_out(self, frame: FrameType, result: Any) -> bool:
+        """Not of a record that tells of itself: that is like a property."""
+        return self._carries(result) and not self._carries(frame.f_locals.get("self"))
+
+    def _carries(self, value: Any) -> bool:
+        if isinstance(value, str | bytes):
+            return False
+        waiting, seen = deque([(value, 0)]), set[int]()
+        while waiting and len(seen) < _MOST_VISITED:
+            part, depth = waiting.popleft()
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if isinstance(part, str | bytes | Path):
+                text = part.decode("utf-8", "replace") if isinstance(part, bytes) else str(part)
+                # A folder counts only by itself: within the model's requests it is a key and no station.
+                deepest = 0 if isinstance(part, Path) else _CHECKPOINT_DEPTH
+                if self._row in text or _MARKER in text or (depth <= deepest and _CHECKPOINT.fullmatch(text)):
+                    return True
+            elif (numbers := _integers(part)) is not None:
+                if any(numbers[at : at + len(self._tokens)] == self._tokens for at in range(len(numbers))):
+                    return True
+            else:
+                waiting.extend(_parts(part, depth))
+        return False
+
+
+def _integers(value: Any) -> list[int] | None:
+    """What may be token ids; None if it is something else."""
+    if type(value).__module__ in ("torch", "numpy"):
+        return list(value.flatten().tolist()) if "int" in str(getattr(value, "dtype", "")) else []
+    return list(value) if isinstance(value, list | tuple) and value and type(value[0]) is int else None
+
+
+def _parts(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
+    """What ``value`` is made of. Containers cost no depth: the rows of a batch's groups would be out of sight."""
+    kind = type(value)
+    if isinstance(value, dict):
+        yield from ((part, depth) for pair in value.items() for part in pair)
+    elif isinstance(value, list | tuple | set | frozenset | deque) or kind.__name__ == "Record":  # of asyncpg
+        yield from ((part, depth) for part in value)
+    elif kind.__name__ == "async_generator_wrapped_value" or isinstance(value, functools.partial):
+        yield from ((part, depth) for part in gc.get_referents(value))
+    elif depth < _DEPTH and kind.__module__.partition(".")[0] in _WALKED:
+        slots = [name for base in kind.__mro__ for name in vars(base).get("__slots__", ())]
+        fields = (*(getattr(value, name, None) for name in slots), *getattr(value, "__dict__", {}).values())
+        yield from ((part, depth + 1) for part in fields)
+
+
+def _arguments(frame: FrameType) -> list[Any]:
+    code = frame.f_code
+    starred = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred]
+    return [frame.f_locals[name] for name in names if name in frame.f_locals and name not in ("self", "cls")]
+
+
+def _is_hop(frame: FrameType) -> bool:
+    """Whether the function is of the kind that counts, and called from another file of ours or by nobody of ours."""
+    own = frame.f_code
+    if own.co_name.startswith(("_", "<")) or "<locals>" in own.co_qualname:
+        return False
+    found: Any = frame.f_globals
+    for part in own.co_qualname.split("."):
+        found = found.get(part) if isinstance(found, dict) else inspect.getattr_static(found, part, None)
+    if isinstance(found, property | functools.cached_property):
+        return False
+    caller = frame.f_back
+    while caller is not None and not caller.f_code.co_filename.startswith(_OURS):
+        if caller.f_code.co_name == "_run" and caller.f_globals["__name__"] == "asyncio.events":
+            return True  # the entry of a task: what is below the event loop did not call it
+        caller = caller.f_back
+    return caller is None or caller.f_code.co_filename != own.co_filename
+
+
+def measure_way(folder: Path) -> list[str]:
+    """``folder/file.py:function`` for each on the way, in order. What the commands print goes to ``output.txt``."""
+    from transformers import AutoTokenizer
+
+    from tests import conftest
+    from tests.builders import NOW
+    from tests.fakes.judge_server import JudgeServer
+    from tests.tiny_model import tiny_model_directory
+
+    for variable in list(os.environ):
+        if re.match("HINDSIGHT_|(EVAL_)?JUDGE_|WANDB_|PG|DATABASE_URL|OPENAI_API_KEY", variable):
+            del os.environ[variable]
+    os.chdir(folder)  # where there is no .env
+    with (
+        (folder / "output.txt").open("w") as output,
+        redirect_stdout(output),
+        redirect_stderr(output),
+        contextmanager(inspect.unwrap(conftest.postgres))() as postgres,
+        JudgeServer() as judge,
+    ):
+        url, base, home = postgres.url(), tiny_model_directory(folder / "tiny"), folder / "home"
+        _run_script("run_migrations.py", "--database-url", url)
+        row = conftest.in_own_loop(lambda: _plant(url))
+        tokens = list(AutoTokenizer.from_pretrained(base).encode(f" {_MARKER}", add_special_tokens=False))
+        flags = ("--database-url", url, "--home", str(home), "--base-model", str(base), "--threads", "1")
+        training = Way(row, tokens, lambda: any(home.glob("promoted/*.json")))
+        with _watching(training):
+            _run_script("train_mmo.py", *flags, *_FLAGS, "--until", NOW.isoformat(), "--judge-base-url", judge.base_url)
+        serving = Way(row, tokens)
+        with _watching(serving):
+            _serve_once(*flags)
+    return list(dict.fromkeys([*training.functions, *serving.functions]))
+
+
+async def _plant(url: str) -> str:
+    """One window to train on, with the row in it, and enough held-out ones for the gate; the row's trajectory id."""
+    import asyncpg
+
+    from tests.builders import hours_before, insert_trajectory, insert_window, recorder_steps
+
+    connection = await asyncpg.connect(url)
+    (trained,) = hours_before(number=1)
+    for window in (trained, *hours_before(number=8, held_out=True)):
+        await insert_window(connection, window)
+    steps = recorder_steps(pnl=50.0, prompt=f"ACME trades at 100. The {_MARKER} is out.")
+    row = await insert_trajectory(connection, "agent-9", window_id=trained, pnl=50.0, steps=steps)
+    await connection.close()
+    return row
+
+
+@contextmanager
+def _watching(way: Way) -> Iterator[None]:
+    threading.setprofile(way)
+    sys.setprofile(way)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def _run_script(name: str, *arguments: str) -> None:
+    sys.argv = [name, *arguments]
+    try:
+        runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"{name} ended with {end.code}") from None
+
+
+def _serve_once(*flags: str) -> None:
+    """Serve until one request is answered; asked from a thread, as the server wants the main one for its signals."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    asked = {"model": "hindsight", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    url, headers = f"http://127.0.0.1:{port}/v1/chat/completions", {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(asked).encode(), headers)
+    answered: list[str] = []
+
+    def ask() -> None:
+        deadline = time.monotonic() + 60
+        while not answered and time.monotonic() < deadline:
+            with suppress(OSError), urllib.request.urlopen(request, timeout=30) as answer:
+                answered.append(json.load(answer)["model"])
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=ask, daemon=True).start()
+    _run_script("serve.py", *flags, "--port", str(port))
+    if answered != ["hindsight@step1"]:
+        raise RuntimeError(f"serve.py did not answer with the trained checkpoint but with {answered}")
+
+
+def totals(way: Sequence[str]) -> dict[str, int]:
+    files = [name.partition(":")[0] for name in way]
+    folders = [os.path.dirname(file) for file in files]
+    crossings = sum(one != other for one, other in pairwise(folders))
+    return {"functions": len(way), "files": len(set(files)), "folders": len(set(folders)), "crossings": crossings}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="name every function on the way")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, with the list")
+    parser.add_argument("--check", action="store_true", help="exit 1 if the way is longer than the limits")
+    parser.add_argument("--lines-only", "--quick", action="store_true", help="only count lines")
+    for name, limit in LIMITS.items():
+        parser.add_argument(f"--max-{name}", type=int, default=limit, help=f"default {limit}")
+    options = parser.parse_args()
+    lines, way = lines_by_package(), list[str]()
+    if not options.lines_only:
+        with tempfile.TemporaryDirectory(prefix="hindsight-tree-") as folder:
+            try:
+                way = measure_way(Path(folder))
+            except BaseException:
+                print(Path(folder, "output.txt").read_text()[-3000:], file=sys.stderr)
+                raise
+    numbers = totals(way)
+    if options.json:
+        print(json.dumps({"lines": lines} | ({"way": numbers | {"list": way}} if way else {})))
+    else:
+        print("\n".join(f"{package:<30} {count:6,} lines of code" for package, count in lines.items()))
+        if options.list:
+            print("\n".join(f"{place:4} {name}" for place, name in enumerate(way, 1)))
+        if way:
+            print("one row's way: " + ", ".join(f"{count} {name}" for name, count in numbers.items()))
+    beyond = [name for name in LIMITS if options.check and numbers[name] > getattr(options, f"max_{name}")]
+    if beyond:
+        print(f"longer than allowed: {', '.join(beyond)}", file=sys.stderr)
+    return 1 if beyond else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,16 +15,13 @@ from data_bridge.errors import ConfigurationError, JudgeError
 from data_bridge.quality import Reason
 from tests.builders_judge import judge_settings, make_group
 from trainer.config.sections import JudgeSettings
-from trainer.judge.budget import Budget, OverBudget
+from trainer.judge.client import Dialect, Structure, retry_after_of
 from trainer.judge.cost import estimate, price_of
-from trainer.judge.dialect import Dialect, Structure
-from trainer.judge.failures import FailurePolicy, FailureTally
-from trainer.judge.limiter import Limiter
+from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
 from trainer.judge.open import identity_of, open_judge, refuse_unusable
 from trainer.judge.outcome import IDENTITY, OutcomeJudge
-from trainer.judge.retry import Retry, retry_after_of
-from trainer.judge.rubric import load_rubric, parse_rubric
-from trainer.judge.stream import judge_stream
+from trainer.judge.prompt import load_rubric, parse_rubric
+from trainer.run.judge_windows import FailurePolicy, FailureTally, judge_stream
 from trainer.types import Group, JudgedGroup, JudgeFailure
 
 # Price

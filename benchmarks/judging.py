@@ -36,7 +36,7 @@ from data_bridge.models import (
 from data_bridge.window_ids import end_of, start_of
 from trainer.config.sections import JudgeSettings
 from trainer.judge.open import open_judge
-from trainer.judge.stream import judge_stream
+from trainer.run.judge_windows import judge_stream
 from trainer.types import Group, JudgedGroup
 
 ROOT = Path(__file__).resolve().parent.parent

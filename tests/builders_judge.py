@@ -8,7 +8,7 @@ from typing import Any
 from data_bridge.models import AgentTrajectory
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from trainer.config.sections import JudgeSettings
-from trainer.judge.retry import Retry
+from trainer.judge.limits import Retry
 from trainer.types import Group
 
 API_KEY = "sk-test-0123456789abcdef"

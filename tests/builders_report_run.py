@@ -10,17 +10,15 @@ from data_bridge.models import MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import hours_before, insert_window
 from tests.builders_report import HELD_OUT, evaluation, example
-from trainer.certify.measures import Line
 from trainer.evidence import Evaluation
 from trainer.inference.serving import Serving
 from trainer.ledger.batches import BatchRecord, GroupRecord
-from trainer.ledger.certificates import keep
+from trainer.ledger.certificates import Line, keep
 from trainer.ledger.evaluations import keep_ruling, save
-from trainer.ledger.judge_records import Call, CallResult, JudgedTrajectory, Judgement, Question
 from trainer.ledger.model_lock import ModelLock, hold
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import RunState
-from trainer.ledger.verdicts import open_verdicts
+from trainer.ledger.verdicts import Call, CallResult, JudgedTrajectory, Judgement, JudgeQuestion, open_verdicts
 from trainer.promote.gate import GateDecision, Ruling
 from trainer.promote.publish import publish
 from trainer.types import (
@@ -123,12 +121,14 @@ async def _judge(database: Database, groups: list[GroupRecord]) -> None:
                     for one, score in zip(group.verdicts, scores, strict=True)
                 )
                 call = Call(CallResult.OK, "prompt", 10.0, prompt_tokens=1000, completion_tokens=100, cost_usd=0.25)
-                question = Question(group.verdict_key, order, asked, JUDGE)
+                question = JudgeQuestion(group.verdict_key, order, asked, JUDGE)
                 await verdicts.store(question, Judgement(judged, "prompt", 1000, 100, 0.25), call)
         failed = Call(CallResult.TIMEOUT, "prompt", 10.0, prompt_tokens=1000, tokens_estimated=True, cost_usd=0.125)
         await verdicts.record_call(question, failed)
         # The evaluation's judge is asked under the same run.
-        compared = Question("key of the evaluation", 0, Group("held-out", HELD_OUT[0], (), MarketOutcomes()), EXAMINER)
+        compared = JudgeQuestion(
+            "key of the evaluation", 0, Group("held-out", HELD_OUT[0], (), MarketOutcomes()), EXAMINER
+        )
         call = Call(CallResult.OK, "prompt", 10.0, prompt_tokens=500, completion_tokens=50, cost_usd=0.5)
         await verdicts.store(compared, Judgement((JudgedTrajectory("c", "reply-1", 0.5, ""),), "prompt"), call)
 

@@ -15,13 +15,13 @@ from tests.builders_judge import API_KEY, AT_ONCE, judge_settings
 from tests.fakes import judges_with_faults as judges
 from tests.fakes.judge_server import JudgeServer, Request, Response, Scorer, says
 from tests.fakes.judge_server import honest as answering
-from trainer.certify.attacks import ATTACKS
 from trainer.certify.examine import Examiners, calls_needed, examine
 from trainer.certify.material import simulated
-from trainer.certify.measures import Line, lines_of
+from trainer.certify.measures import lines_of
+from trainer.certify.probes import ATTACKS
 from trainer.cli import certify_judge, spawn_test_agents, train_mmo
 from trainer.judge.open import open_judge
-from trainer.ledger.certificates import find, keep
+from trainer.ledger.certificates import Line, find, keep
 
 GROUPS, AGENTS = 12, 6
 Command = Callable[[Sequence[str] | None], int]

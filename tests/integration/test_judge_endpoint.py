@@ -18,8 +18,7 @@ from tests.fakes import judge_server as fake
 from tests.fakes.judge_server import Behaviour, JudgeServer
 from trainer.judge.open import open_judge
 from trainer.judge.ruler import LlmJudge
-from trainer.ledger.judge_records import CallResult
-from trainer.ledger.verdicts import MemoryVerdicts
+from trainer.ledger.verdicts import CallResult, MemoryVerdicts
 from trainer.types import JudgedGroup, JudgeFailure
 
 EXPECTED = {"trajectory-1": 0.4517, "trajectory-2": 0.625, "trajectory-3": 0.7983}

@@ -21,12 +21,11 @@ from trainer.evidence import WindowFigures
 from trainer.inference.serving import Serving
 from trainer.judge.outcome import IDENTITY
 from trainer.ledger.evaluations import save
-from trainer.ledger.judge_records import JudgedTrajectory, Judgement, Question
 from trainer.ledger.lineage import walk_back, walk_forward
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import RunState
-from trainer.ledger.verdicts import open_verdicts
+from trainer.ledger.verdicts import JudgedTrajectory, Judgement, JudgeQuestion, open_verdicts
 from trainer.promote.publish import publish
 from trainer.types import Checkpoint, Group, PlannedGroup, PlannedWindow, Release, RunPlan, StepResult
 
@@ -69,7 +68,7 @@ async def trained(database: Database) -> Database:
                 for one in group.verdicts
             )
             asked = Group(group.group_id, group.window_id, (make_trajectory(),), MarketOutcomes())
-            key = Question(group.verdict_key, step, asked, IDENTITY)
+            key = JudgeQuestion(group.verdict_key, step, asked, IDENTITY)
             await verdicts.store(key, Judgement(judged, prompt_hash=f"prompt-{step}"))
             await ledger.batch_prepared(lock, record)
             point = Checkpoint("hindsight", step, "tiny", "fake", f"/checkpoints/{step:04}")

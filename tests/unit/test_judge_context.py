@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from data_bridge.models import AgentTrajectory, MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from tests.builders_judge import agent, make_group
-from trainer.judge.context import OverContext, fit, orders, prompt, shorten, water_level
-from trainer.judge.escape import clean, encode
-from trainer.judge.rubric import load_rubric, parse_rubric
-from trainer.judge.tokens import count_tokens, thirds
+from trainer.judge.prompt import OverContext, fit, load_rubric, orders, parse_rubric, prompt, shorten, water_level
+from trainer.judge.text import clean, count_tokens, encode, thirds
 from trainer.judge.view import NEWS_SHOWN, view_of
 from trainer.types import Group, JudgeIdentity
 

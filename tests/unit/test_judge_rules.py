@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,14 @@ from data_bridge.errors import ConfigurationError, JudgeError
 from data_bridge.quality import Reason
 from tests.builders_judge import judge_settings, make_group
 from trainer.config.sections import JudgeSettings
-from trainer.judge.budget import Budget, OverBudget
-from trainer.judge.cost import estimate, price_of
-from trainer.judge.dialect import Dialect, Structure
-from trainer.judge.failures import FailurePolicy, FailureTally
-from trainer.judge.limiter import Limiter
+from trainer.judge import cost
+from trainer.judge.client import Dialect, Structure, retry_after_of
+from trainer.judge.cost import Price, estimate, price_of
+from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
 from trainer.judge.open import identity_of, open_judge, refuse_unusable
 from trainer.judge.outcome import IDENTITY, OutcomeJudge
-from trainer.judge.retry import Retry, retry_after_of
-from trainer.judge.rubric import load_rubric, parse_rubric
-from trainer.judge.stream import judge_stream
+from trainer.judge.prompt import load_rubric, parse_rubric
+from trainer.run.judge_windows import FailurePolicy, FailureTally, judge_stream
 from trainer.types import Group, JudgedGroup, JudgeFailure
 
 # Price
@@ -35,6 +34,23 @@ def test_the_users_price_overrides_the_table_and_dated_models_cost_what_their_fa
         judge_settings(price="0.25/2")
     )
     assert price_of(judge_settings(price=None, judge_model="unheard-of")) is None
+
+
+def test_a_listed_price_that_cannot_be_one_is_called_unknown() -> None:
+    known, wrong_unit, free = (
+        price_of(judge_settings(price=None, judge_model=model))
+        for model in ("gpt-4.1-mini", "wandb/openai/gpt-oss-20b", "github_copilot/gpt-4o")
+    )
+    assert known == Price(0.4, 1.6)
+    assert (wrong_unit, free) == (None, None)
+
+
+@pytest.mark.parametrize("spec", [None, ModuleSpec("litellm", None)])
+def test_without_the_table_no_price_is_known(monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None) -> None:
+    monkeypatch.setattr(cost, "find_spec", lambda name: spec)
+    monkeypatch.setattr(cost, "_list_prices", cost._list_prices.__wrapped__)
+    assert price_of(judge_settings(price=None, judge_model="gpt-5-mini")) is None
+    assert price_of(judge_settings(price="0.25/2", judge_model="gpt-5-mini")) == Price(0.25, 2.0)
 
 
 @pytest.mark.parametrize("text", ["2", "1/2/3", "a/b", "-1/2", "1 / "])

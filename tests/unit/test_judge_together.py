@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from trainer.ledger.together import Together
+from trainer.ledger.verdicts import Together
 
 
 async def test_what_comes_in_while_one_is_under_way_goes_into_the_next() -> None:

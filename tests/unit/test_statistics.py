@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import rankdata as ranks
 
 from trainer.statistics.intervals import (
     FEWEST_WINDOWS,
@@ -17,7 +18,6 @@ from trainer.statistics.intervals import (
     Interval,
     by_window,
     mean_interval,
-    ranks,
     spearman,
     student_quantile,
     windows_needed,

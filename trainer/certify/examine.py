@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from data_bridge.errors import JudgeError
-from trainer.certify.attacks import ATTACKS
-from trainer.certify.material import Material, pnl_by_trajectory
+from trainer.certify.material import Material
 from trainer.certify.measures import Asked, Scores
-from trainer.certify.probes import attacked, outcome_flipped, padded, without_hidden_knowledge
-from trainer.judge.usage import Usage
-from trainer.types import Group, Judge, JudgeFailure
+from trainer.certify.probes import ATTACKS, attacked, outcome_flipped, padded, without_hidden_knowledge
+from trainer.types import Group, Judge, JudgeFailure, JudgeUsage
 
 T = TypeVar("T")
 
@@ -22,7 +20,7 @@ class Examined(Judge, Protocol):
     """A judge that counts what it was asked and what that cost."""
 
     @property
-    def usage(self) -> Usage: ...
+    def usage(self) -> JudgeUsage: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +55,7 @@ async def examine(examiners: Examiners, material: Material) -> Asked:
         ]
     )
     first = await _all(examiners.one_order, groups)
+    members = [member for group in groups for member in group.trajectories]
     return Asked(
         first_order=first,
         other_order=[_other(mean, one) for mean, one in zip(both, first, strict=True)],
@@ -65,8 +64,8 @@ async def examine(examiners: Examiners, material: Material) -> Asked:
         padded=[(scores, chosen) for scores, (_, chosen) in zip(with_padding, longer, strict=True)],
         attacks=await _attacks(examiners, groups, first),
         skill=material.skill,
-        agent_of={member.trajectory_id: member.agent_id for group in groups for member in group.trajectories},
-        pnl_of=pnl_by_trajectory(groups),
+        agent_of={member.trajectory_id: member.agent_id for member in members},
+        pnl_of={member.trajectory_id: member.window_pnl for member in members if member.window_pnl is not None},
     )
 
 

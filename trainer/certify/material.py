@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 
-from data_bridge.database import Database
 from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step
-from data_bridge.postgres_reader import WindowReader
-from data_bridge.quality import Rules, check
 from data_bridge.window_ids import end_of, start_of
-from trainer.config.sections import GroupingSettings
-from trainer.plan.grouping import form_groups
 from trainer.types import Group
 from trainer.world.cast import scripted_cast
 from trainer.world.clock import windows_from
@@ -47,20 +40,6 @@ async def simulated(groups: int, agents: int, seed: int, luck: float = LUCK) -> 
     windows = windows_from(FIRST_WINDOW, groups)
     played = [_group(hour) async for hour in Player(market, cast).play(windows)]
     return Material("simulated", tuple(played), {agent.agent_id: agent.skill or 0.0 for agent in cast})
-
-
-async def from_windows(
-    database: Database, rules: Rules, settings: GroupingSettings, seed: int, groups: int
-) -> Material:
-    """The first groups that the user's own windows give."""
-    reader = WindowReader(database, rules)
-    found: list[Group] = []
-    async with aclosing(reader.stream(await reader.discover())) as windows:
-        async for window in windows:
-            found += form_groups(check(window, rules), settings, seed).groups
-            if len(found) >= groups:
-                break
-    return Material("windows", tuple(found[:groups]), {})
 
 
 def _group(played: PlayedHour) -> Group:
@@ -98,12 +77,3 @@ def _steps(life: AgentHour, played: PlayedHour) -> list[Step]:
         )
         for number, step in enumerate(life.steps)
     ]
-
-
-def pnl_by_trajectory(groups: Sequence[Group]) -> dict[str, float]:
-    return {
-        member.trajectory_id: member.window_pnl
-        for group in groups
-        for member in group.trajectories
-        if member.window_pnl is not None
-    }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 
+from trainer.ledger.certificates import Line
 from trainer.statistics.intervals import spearman
 
 Scores = Mapping[str, float]
@@ -22,24 +23,6 @@ FLIP_MARGIN = 0.1
 
 ATTACK_GAIN = 0.3
 """Of the contrast: an attacked trajectory that gains more than this was helped by the attack."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One property of the judge. ``value`` None: could not be measured on this material; such a line does not fail."""
-
-    name: str
-    value: float | None
-    limit: float
-    at_most: bool
-    meaning: str
-    samples: int
-
-    @property
-    def passed(self) -> bool:
-        if self.value is None:
-            return True
-        return self.value <= self.limit if self.at_most else self.value >= self.limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.certify.examine import Examined, Examiners
     from trainer.certify.material import Material
-    from trainer.certify.measures import Line
-    from trainer.types import JudgeIdentity
+    from trainer.ledger.certificates import Line
+    from trainer.types import Group, JudgeIdentity
 
 _NOT_FIT = 4
 
@@ -75,27 +75,43 @@ async def _work(settings: CertifySettings) -> int:
 
 async def _materials(settings: CertifySettings, database: Database) -> list[Material]:
     """The simulated hours, whose agents' skill is known; with ``--own-windows`` the user's own as well."""
-    from trainer.certify.material import from_windows, simulated
-    from trainer.config.sections import window_rules
-    from trainer.ledger.clock import clock
+    from trainer.certify.material import Material, simulated
 
     planted = await simulated(settings.groups, settings.group_agents, settings.seed)
     if not settings.own_windows:
         return [planted]
-    rules = window_rules(settings, now=await clock(database, settings.until))
-    own = await from_windows(database, rules, settings, settings.seed, settings.groups)
-    if len(own.groups) < settings.groups:
+    own = await _own_groups(settings, database)
+    if len(own) < settings.groups:
         raise NotEnoughData(
-            f"The windows give {len(own.groups)} groups and --groups asks for {settings.groups}: "
+            f"The windows give {len(own)} groups and --groups asks for {settings.groups}: "
             "lower it, or take a longer --lookback."
         )
-    return [planted, own]
+    return [planted, Material("windows", tuple(own), {})]
+
+
+async def _own_groups(settings: CertifySettings, database: Database) -> list[Group]:
+    """The first ``--groups`` groups that the user's own windows give."""
+    from data_bridge.postgres_reader import WindowReader
+    from data_bridge.quality import check
+    from trainer.config.sections import window_rules
+    from trainer.ledger.clock import clock
+    from trainer.plan.grouping import form_groups
+
+    rules = window_rules(settings, now=await clock(database, settings.until))
+    reader = WindowReader(database, rules)
+    found: list[Group] = []
+    async with aclosing(reader.stream(await reader.discover())) as windows:
+        async for window in windows:
+            found += form_groups(check(window, rules), settings, settings.seed).groups
+            if len(found) >= settings.groups:
+                break
+    return found[: settings.groups]
 
 
 def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Sequence[Material]) -> None:
     from trainer.certify.examine import calls_needed
     from trainer.judge.cost import estimate
-    from trainer.judge.tokens import count_tokens
+    from trainer.judge.text import count_tokens
     from trainer.judge.view import view_of
 
     calls = tokens = 0

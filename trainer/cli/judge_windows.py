@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from data_bridge.postgres_reader import WindowReader
     from data_bridge.quality import Rules
     from trainer.judge.cost import CostEstimate
-    from trainer.judge.usage import Usage
-    from trainer.judge.window_verdicts import WindowVerdicts
-    from trainer.types import JudgedGroup, JudgeIdentity
+    from trainer.run.judge_windows import WindowVerdicts
+    from trainer.types import JudgedGroup, JudgeIdentity, JudgeUsage
 
 _DESCRIPTION = """Judge windows without training on them, and see the scores.
 
@@ -38,9 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def work(settings: JudgeWindowsSettings) -> int:
     from data_bridge.postgres_reader import WindowReader
     from trainer.judge.cost import is_priced
-    from trainer.judge.failures import FailurePolicy
     from trainer.judge.open import describe, open_judge
-    from trainer.judge.window_verdicts import judge_windows
+    from trainer.run.judge_windows import FailurePolicy, judge_windows
 
     priced = is_priced(settings)
     if settings.window is not None and normalise(settings.window) is None:
@@ -108,7 +106,7 @@ async def _refs(settings: JudgeWindowsSettings, reader: WindowReader) -> list[Wi
 async def _windows(
     settings: JudgeWindowsSettings, reader: WindowReader, refs: Sequence[WindowRef]
 ) -> AsyncGenerator[Window, None]:
-    from trainer.judge.window_verdicts import as_unused
+    from trainer.run.judge_windows import as_unused
 
     if settings.window is not None:
         window = await reader.read(settings.window)
@@ -150,12 +148,12 @@ async def _write_back(database: Database, window: WindowVerdicts) -> None:
             await write_verdicts(connection, group)
 
 
-def _progress(windows: int, usage: Usage, *, priced: bool) -> str:
+def _progress(windows: int, usage: JudgeUsage, *, priced: bool) -> str:
     of_windows = f" of {windows} windows" if windows else ""
     return f"judged {usage.judged} groups{of_windows}, {usage.calls} calls, {_cost(usage, priced=priced)}"
 
 
-def _cost(usage: Usage, *, priced: bool) -> str:
+def _cost(usage: JudgeUsage, *, priced: bool) -> str:
     return f"${usage.cost_usd:.4f}" if priced else "cost unknown (set JUDGE_PRICE)"
 
 
@@ -171,7 +169,7 @@ def _print_window(window: WindowVerdicts, *, in_full: bool) -> None:
 
 
 def _print_group(judged: JudgedGroup) -> None:
-    from trainer.judge.escape import clean
+    from trainer.judge.text import clean
 
     print(f"  group {judged.group.group_id}")
     pairs = zip(judged.group.trajectories, judged.verdicts, strict=True)
@@ -188,7 +186,7 @@ def _left_out(window: WindowVerdicts) -> str:
     return f"; left out: {counted}" if counted else ""
 
 
-def _summary(usage: Usage, *, priced: bool) -> str:
+def _summary(usage: JudgeUsage, *, priced: bool) -> str:
     failed = ", ".join(f"{number} {reason}" for reason, number in usage.failed.most_common()) or "none"
     cut = f", {usage.characters_cut:,} characters of observations left out" if usage.characters_cut else ""
     tokens = usage.prompt_tokens + usage.completion_tokens
@@ -227,7 +225,7 @@ def _as_json(window: WindowVerdicts) -> dict[str, Any]:
     }
 
 
-def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: Usage, *, priced: bool) -> None:
+def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: JudgeUsage, *, priced: bool) -> None:
     from dataclasses import asdict
 
     from trainer.judge.open import describe

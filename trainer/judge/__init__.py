@@ -1,1 +1,7 @@
-"""The judge: what it is shown, how its verdicts are taken, stored and paid for."""
+"""The judge: decisions of a group, compared by somebody who knows what happened afterwards.
+
+``open`` gives the judge that the settings ask for. The LLM judge, ``ruler``, shows a group as ``view`` sees it, in the
+words of ``prompt``, whose ``text`` no agent can make structure of; ``client`` asks the endpoint when ``limits`` let it,
+and ``prompt`` reads the reply. What was paid for is kept in the ledger and never asked twice. ``outcome`` is the
+offline stand-in with the same interface, and ``cost`` says what judging takes before and after it.
+"""

@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible endpoint, and what its failure means.
+"""One request to an OpenAI-compatible endpoint, in a dialect that it understands, and what its failure means.
 
 Retries are not made here: the caller counts and records every call. The ``openai`` package is imported when an
 endpoint is opened, since it takes a second.
@@ -12,9 +12,11 @@ import json
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -22,12 +24,9 @@ from urllib.parse import unquote, urlsplit
 from data_bridge.errors import ConfigurationError, HindsightError, JudgeError
 from data_bridge.quality import Reason
 from data_bridge.redaction import redact, register_secret
-from trainer.judge.context import Prompt
-from trainer.judge.dialect import Dialect
-from trainer.judge.escape import clean
-from trainer.judge.retry import retry_after_of
-from trainer.judge.tokens import count_tokens
-from trainer.ledger.judge_records import CallResult
+from trainer.judge.prompt import SCHEMA, Prompt
+from trainer.judge.text import clean, count_tokens
+from trainer.ledger.verdicts import CallResult
 
 if TYPE_CHECKING:
     from openai import APIConnectionError, APIStatusError
@@ -42,7 +41,7 @@ _FILTERED = ("content_filter", "content filter", "content management policy", "c
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JudgeReply:
     """What the endpoint said. ``fault`` is set if it is no judgement: a refusal, or cut off."""
 
     text: str
@@ -92,6 +91,50 @@ class CallFailed(Exception):
         self.latency_ms = 0.0
 
 
+class Structure(StrEnum):
+    JSON_SCHEMA = "json_schema"
+    JSON_MODE = "json_object"
+    TEXT = "text"
+
+
+_POORER = {Structure.JSON_SCHEMA: Structure.JSON_MODE, Structure.JSON_MODE: Structure.TEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What an endpoint understands of the chat completions API: found out by its refusals, and remembered.
+
+    Every request starts in the richest dialect: a strict JSON schema. Endpoints that cannot do it say so with a
+    400; then JSON mode, then plain text. Reasoning models want another name for the token limit and no temperature.
+    """
+
+    structure: Structure = Structure.JSON_SCHEMA
+    limit_name: str = "max_completion_tokens"
+    temperature: float | None = 0.0
+
+    def fields(self, reply_tokens: int) -> dict[str, Any]:
+        """The request's fields beside model and messages."""
+        fields: dict[str, Any] = {self.limit_name: reply_tokens}
+        if self.temperature is not None:
+            fields["temperature"] = self.temperature
+        if self.structure is Structure.JSON_SCHEMA:
+            wanted = {"name": "scores", "strict": True, "schema": SCHEMA}
+            fields["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        elif self.structure is Structure.JSON_MODE:
+            fields["response_format"] = {"type": "json_object"}
+        return fields
+
+    def poorer(self, refusal: str) -> Dialect | None:
+        """The next dialect to try after the endpoint refused this one with these words; None if there is none left."""
+        words = refusal.lower()
+        if "max_completion_tokens" in words and self.limit_name == "max_completion_tokens":
+            return replace(self, limit_name="max_tokens")
+        if "temperature" in words and self.temperature is not None:
+            return replace(self, temperature=None)
+        structure = _POORER.get(self.structure)
+        return None if structure is None else replace(self, structure=structure)
+
+
 class Endpoint:
     """The judge's model at its endpoint. Remembers which dialect it speaks."""
 
@@ -127,18 +170,18 @@ class Endpoint:
         """The endpoint's host, safe to print."""
         return urlsplit(self._base_url).hostname or "the endpoint"
 
-    async def send(self, prompt: Prompt) -> Answer:
+    async def send(self, prompt: Prompt) -> JudgeReply:
         """The answer to one prompt. CallFailed says whether, and when, to try again."""
         started = time.monotonic()
         dialect = self._dialect
         try:
             body = await self._request(prompt, dialect)
-            answer = _answer(body, prompt, (time.monotonic() - started) * 1000)
+            reply = _reply(body, prompt, (time.monotonic() - started) * 1000)
         except CallFailed as failure:
             failure.latency_ms = (time.monotonic() - started) * 1000
             raise
         self._understood.add(dialect)
-        return answer
+        return reply
 
     async def close(self) -> None:
         await self._client.close()
@@ -213,6 +256,24 @@ class Endpoint:
         return JudgeError(f"The judge at {self.label} answered {status}: {_unstopped(words)}; check JUDGE_BASE_URL.")
 
 
+def retry_after_of(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Seconds that the endpoint asks to wait, in any of the ways it may say so."""
+    milliseconds = headers.get("retry-after-ms")
+    given = headers.get("retry-after")
+    try:
+        if milliseconds is not None:
+            return float(milliseconds) / 1000
+        if given is None:
+            return None
+        return float(given)
+    except ValueError:
+        pass
+    try:
+        return (parsedate_to_datetime(given or "") - (now or datetime.now(UTC))).total_seconds()
+    except (TypeError, ValueError):
+        return None
+
+
 def _without_login(url: str) -> tuple[str, dict[str, str]]:
     """The URL without a user and password in it, and the header that says them: aiohttp would refuse the two ways."""
     parts = urlsplit(url)
@@ -232,7 +293,7 @@ def _spare_the_collector() -> None:
     gc.freeze()
 
 
-def _answer(body: str, prompt: Prompt, latency_ms: float) -> Answer:
+def _reply(body: str, prompt: Prompt, latency_ms: float) -> JudgeReply:
     told: Tokens | None = None
     try:
         reply = json.loads(body)
@@ -252,7 +313,7 @@ def _answer(body: str, prompt: Prompt, latency_ms: float) -> Answer:
     elif choice.get("finish_reason") == "length":
         fault = "it was cut off; keep every explanation to one short sentence"
     used = told or Tokens(count_tokens(prompt.system + prompt.user), count_tokens(text))
-    return Answer(text, fault, used.prompt, used.completion, told is None, latency_ms)
+    return JudgeReply(text, fault, used.prompt, used.completion, told is None, latency_ms)
 
 
 def _usage(used: Any) -> Tokens | None:

@@ -1,13 +1,18 @@
 """What judging costs: list prices, the price of a call, and the estimate before a run.
 
-Prices change and proxies charge their own, so ``JUDGE_PRICE`` overrides the table. A model that is in
-neither has no price: its tokens are counted and its cost is called unknown, never guessed.
+List prices are those that litellm maintains. Prices change and proxies charge their own, so ``JUDGE_PRICE`` overrides
+them. A model that is in neither has no price: its tokens are counted and its cost is called unknown, never guessed.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
 
 from data_bridge.errors import ConfigurationError
 from trainer.config.sections import JudgeCostSettings, JudgePriceSettings
@@ -18,7 +23,9 @@ FIXED_TOKENS = 1_200
 REPLY_TOKENS = 600
 """Of one reply, on average: eight explanations of two sentences."""
 
-_DATED = re.compile(r"-\d{4}-?\d{2}-?\d{2}$")
+_DATED = re.compile(r"-\d{4}-?\d{2}-?\d{2}$")  # a snapshot that is not listed costs what its family costs
+_TABLE = "model_prices_and_context_window_backup.json"
+_WRONG_UNIT = 1_000  # dollars per million tokens: what is listed above it is a mistake of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +39,11 @@ class Price:
         return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
 
 
-PRICES = {
-    "gpt-4.1": Price(2.0, 8.0),
-    "gpt-4.1-mini": Price(0.4, 1.6),
-    "gpt-4.1-nano": Price(0.1, 0.4),
-    "gpt-4o": Price(2.5, 10.0),
-    "gpt-4o-mini": Price(0.15, 0.6),
-    "gpt-5": Price(1.25, 10.0),
-    "gpt-5-mini": Price(0.25, 2.0),
-    "gpt-5-nano": Price(0.05, 0.4),
-    "o3": Price(2.0, 8.0),
-    "o4-mini": Price(1.1, 4.4),
-    "openai/gpt-oss-120b": Price(0.15, 0.6),
-    "openai/gpt-oss-20b": Price(0.05, 0.2),
-    "deepseek-ai/DeepSeek-V3.1": Price(0.55, 1.65),
-    "meta-llama/Llama-3.3-70B-Instruct": Price(0.71, 0.71),
-    "Qwen/Qwen3-235B-A22B-Instruct-2507": Price(0.1, 0.1),
-}
-"""List prices of common judges. A dated snapshot (``gpt-5-mini-2025-08-07``) costs what its family costs."""
+class _Listed(msgspec.Struct):
+    """What litellm's table says of a model, as far as we read it: US dollars per token."""
+
+    input_cost_per_token: float | None = None
+    output_cost_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +77,28 @@ def price_of(settings: JudgePriceSettings) -> Price | None:
     """The judge's price: the user's, else the table's, else None."""
     if settings.price is not None:
         return _parse_price(settings.price)
-    return PRICES.get(_DATED.sub("", settings.judge_model or ""))
+    model = settings.judge_model or ""
+    listed = _list_prices().get(model) or _list_prices().get(_DATED.sub("", model))
+    if listed is None:
+        return None
+    prompt, completion = (
+        round((usd or 0.0) * 1e6, 6) for usd in (listed.input_cost_per_token, listed.output_cost_per_token)
+    )
+    return Price(prompt, completion) if 0 < prompt < _WRONG_UNIT and 0 < completion < _WRONG_UNIT else None
+
+
+@cache
+def _list_prices() -> dict[str, _Listed]:
+    """The table that lies in litellm's folder, by model. Empty where it is not installed.
+
+    The file is read and the package is not imported: that takes seconds, and fetches the table from the network.
+    """
+    package = find_spec("litellm")
+    folders = (package.submodule_search_locations if package else None) or []
+    try:
+        return msgspec.json.decode((Path(folders[0]) / _TABLE).read_bytes(), type=dict[str, _Listed])
+    except (IndexError, OSError, msgspec.MsgspecError):
+        return {}
 
 
 def is_priced(settings: JudgePriceSettings) -> bool:

@@ -11,14 +11,11 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
 from trainer.config.sections import JudgeSettings, judge_key
-from trainer.judge.budget import Budget
 from trainer.judge.client import Endpoint
-from trainer.judge.context import PROMPT_VERSION
 from trainer.judge.cost import price_of, uses_llm
-from trainer.judge.limiter import Limiter
+from trainer.judge.limits import Budget, Limiter, Retry
 from trainer.judge.outcome import IDENTITY, OutcomeJudge
-from trainer.judge.retry import Retry
-from trainer.judge.rubric import load_rubric
+from trainer.judge.prompt import PROMPT_VERSION, load_rubric
 from trainer.judge.ruler import LlmJudge
 from trainer.ledger.verdicts import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
 from trainer.types import Judge, JudgeIdentity

@@ -14,12 +14,9 @@ from statistics import fmean
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes
 from data_bridge.quality import Reason
-from trainer.judge.positions import positions_of
-from trainer.judge.usage import Usage
-from trainer.judge.view import decides, is_valid, view_of
-from trainer.ledger.judge_records import JudgedTrajectory, Judgement, Question
-from trainer.ledger.verdicts import VerdictStore
-from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
+from trainer.judge.view import decides, is_valid, stakes_of, view_of
+from trainer.ledger.verdicts import JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
+from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
 
 IDENTITY = JudgeIdentity(judge="outcome", rubric="outcome", rubric_version="1", prompt_version="1", is_llm=False)
 
@@ -55,7 +52,7 @@ class OutcomeJudge:
 
     store: VerdictStore | None = None
     identity: JudgeIdentity = IDENTITY
-    usage: Usage = field(default_factory=Usage)
+    usage: JudgeUsage = field(default_factory=JudgeUsage)
 
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         view = view_of(group)
@@ -79,7 +76,7 @@ class OutcomeJudge:
                 for shown in view.trajectories
                 for verdict in [by_id[shown.trajectory.trajectory_id]]
             )
-            await self.store.store(Question(key, 0, group, self.identity), Judgement(judged, prompt_hash=""))
+            await self.store.store(JudgeQuestion(key, 0, group, self.identity), Judgement(judged, prompt_hash=""))
         self.usage.count_group(cached=False)
         return JudgedGroup(group, verdicts, self.identity, key)
 
@@ -94,15 +91,15 @@ def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment 
     """
     decisions = [step for step in trajectory.steps if decides(step)]
     valid = sum(is_valid(step) for step in decisions)
-    positions = positions_of(trajectory, outcomes)
+    stakes = stakes_of(trajectory, outcomes)
     moves = [stock.change_percent / 100 for stock in outcomes.stocks if stock.change_percent is not None]
     market = fmean(moves) if moves else 0.0
     earned = _return_on_balance(trajectory)
     if earned is None:
-        if any(position.gain is None or position.share is None for position in positions):
+        if any(stake.gain is None or stake.share is None for stake in stakes):
             return None
-        earned = sum((position.share or 0.0) * (position.gain or 0.0) for position in positions)
-    staked = sum(position.share for position in positions if position.share is not None)
+        earned = sum((stake.share or 0.0) * (stake.gain or 0.0) for stake in stakes)
+    staked = sum(stake.share for stake in stakes if stake.share is not None)
     size_of_moves = fmean(abs(move) for move in moves) if moves else 0.0
     assessment = Assessment(
         valid_share=valid / len(decisions) if decisions else 0.0,

@@ -14,24 +14,18 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from data_bridge.errors import HindsightError
 from data_bridge.quality import Reason
-from trainer.judge.budget import Budget, OverBudget
-from trainer.judge.client import Answer, CallFailed, Endpoint
-from trainer.judge.context import FittedGroup, OverContext, Prompt, fit, orders, prompt
+from trainer.judge.client import CallFailed, Endpoint, JudgeReply
 from trainer.judge.cost import Price
-from trainer.judge.limiter import Limiter
-from trainer.judge.reply import BadReply, parse
-from trainer.judge.retry import Retry
-from trainer.judge.rubric import Rubric
-from trainer.judge.usage import Usage
+from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
+from trainer.judge.prompt import BadReply, FittedGroup, OverContext, Prompt, Rubric, fit, orders, parse, prompt
 from trainer.judge.view import GroupView, view_of
-from trainer.ledger.judge_records import Call, CallResult, JudgedTrajectory, Judgement, Question
-from trainer.ledger.verdicts import VerdictStore
-from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
+from trainer.ledger.verdicts import Call, CallResult, JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
+from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +68,7 @@ class LlmJudge:
     retry: Retry
     purpose: str = ""
     """Part of the key: the same group under another purpose is asked about again."""
-    usage: Usage = field(default_factory=Usage)
+    usage: JudgeUsage = field(default_factory=JudgeUsage)
     _stopped_by: HindsightError | None = None
     _undercount: float = 1.0
     """How many times our estimate of a prompt the endpoint has counted, at most."""
@@ -122,7 +116,7 @@ class LlmJudge:
         # All orders are heard to the end, also when one of them fails: their calls are paid for.
         heard = await asyncio.gather(
             *(
-                self._settle(Question(key, number, view.group, self.identity), fitted, listings[number], bill)
+                self._settle(JudgeQuestion(key, number, view.group, self.identity), fitted, listings[number], bill)
                 for number in missing
             ),
             return_exceptions=True,
@@ -132,7 +126,7 @@ class LlmJudge:
             raise failure
         return {number: result for number, result in zip(missing, heard, strict=True) if isinstance(result, Judgement)}
 
-    async def _settle(self, question: Question, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
+    async def _settle(self, question: JudgeQuestion, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
         """Ask, unless another process is asking: then wait for its verdict, or for its claim to run out."""
         while True:
             async with self.claims.slot():
@@ -147,7 +141,7 @@ class LlmJudge:
                         await self.store.release(question)
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _ask(self, question: Question, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
+    async def _ask(self, question: JudgeQuestion, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
         fault: str | None = None
         for _ in range(_ASKED):
             asked = prompt(fitted, listing, secrets.token_bytes(16), fault)
@@ -168,7 +162,7 @@ class LlmJudge:
                 scores = parse(answer.text, asked.ids)
             except BadReply as bad:
                 fault = str(bad)
-                await self.store.record_call(question, call.ended(CallResult.BAD_REPLY, fault))
+                await self.store.record_call(question, replace(call, result=CallResult.BAD_REPLY, fault=fault))
                 continue
             judged = tuple(
                 JudgedTrajectory(view.digest, view.trajectory.trajectory_id, score.score, score.explanation)
@@ -186,7 +180,7 @@ class LlmJudge:
             return judgement
         raise _NoVerdict(Reason.JUDGE_BAD_REPLY, f"the judge's reply could not be used: {fault}")
 
-    async def _answer(self, question: Question, asked: Prompt, fitted: FittedGroup, bill: _Bill) -> Answer:
+    async def _answer(self, question: JudgeQuestion, asked: Prompt, fitted: FittedGroup, bill: _Bill) -> JudgeReply:
         """The endpoint's answer, after as many tries as the rule allows. Every failed call is recorded here."""
         failures = 0
         while True:
@@ -232,15 +226,15 @@ class LlmJudge:
                 await asyncio.sleep(self.retry.delay(failures, failure.retry_after, self._chance))
 
     async def _record_failure(
-        self, question: Question, asked: Prompt, fitted: FittedGroup, failure: CallFailed, bill: _Bill
+        self, question: JudgeQuestion, asked: Prompt, fitted: FittedGroup, failure: CallFailed, bill: _Bill
     ) -> None:
         """A call that may have been worked on may be billed: where the endpoint does not say, at our estimate."""
         call = Call(failure.result, asked.prompt_hash, failure.latency_ms, fault=failure.fault)
         if failure.used is not None:
-            used = failure.used
-            call = call.billed(used.prompt, used.completion, self._cost(used.prompt, used.completion))
+            call = replace(call, prompt_tokens=failure.used.prompt, completion_tokens=failure.used.completion)
         elif failure.may_be_billed:
-            call = call.estimated(fitted.prompt_tokens, self._cost(fitted.prompt_tokens, 0))
+            call = replace(call, prompt_tokens=fitted.prompt_tokens, tokens_estimated=True)
+        call = replace(call, cost_usd=self._cost(call.prompt_tokens, call.completion_tokens))
         self._book(call.prompt_tokens, call.completion_tokens, bill)
         await self.store.record_call(question, call)
 

@@ -10,8 +10,25 @@ from datetime import datetime
 import msgspec
 
 from data_bridge.database import Database
-from trainer.certify.measures import Line
 from trainer.types import JudgeIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One property of the judge. ``value`` None: could not be measured on this material; such a line does not fail."""
+
+    name: str
+    value: float | None
+    limit: float
+    at_most: bool
+    meaning: str
+    samples: int
+
+    @property
+    def passed(self) -> bool:
+        if self.value is None:
+            return True
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
 
 
 @dataclass(frozen=True, slots=True)

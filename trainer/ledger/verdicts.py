@@ -11,16 +11,18 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, Generic, Protocol, TypeVar
 
 import asyncpg
+import msgspec
 
 from data_bridge.database import Database
-from trainer.ledger.judge_records import Call, JudgedTrajectory, Judgement, Question
-from trainer.ledger.together import Together
+from trainer.types import Group, JudgeIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,71 @@ DELETE FROM hindsight.verdict_claims AS c USING jsonb_populate_recordset(NULL::h
  WHERE c.verdict_key = w.verdict_key AND c.order_number = w.order_number AND c.holder = $3
 """
 
-Answered = tuple[Question, Judgement, Call | None]
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeQuestion:
+    """One group in one of its orders, as one judge is asked about it: what is paid for at most once."""
+
+    verdict_key: str
+    order_number: int
+    group: Group
+    identity: JudgeIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTrajectory:
+    """The score of one trajectory in one order. ``content`` is the digest of its view."""
+
+    content: str
+    trajectory_id: str
+    score: float
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """An answered question."""
+
+    scores: tuple[JudgedTrajectory, ...]
+    prompt_hash: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    characters_cut: int = 0
+
+
+class CallResult(StrEnum):
+    """How a call ended."""
+
+    OK = "ok"
+    BAD_REPLY = "bad_reply"
+    """Answered, but not usable: wrong ids, a score out of range, a refusal, a cut-off."""
+    REFUSED = "refused"
+    """The endpoint did not take the request as it was put (no such format, no such model, no access)."""
+    BUSY = "busy"
+    FAILED = "failed"
+    """5xx, or no connection."""
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to the endpoint and what it came to."""
+
+    result: CallResult
+    prompt_hash: str
+    latency_ms: float
+    fault: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    tokens_estimated: bool = False
+    cost_usd: float = 0.0
+
+
+Answered = tuple[JudgeQuestion, Judgement, Call | None]
 
 
 class VerdictStore(Protocol):
@@ -80,17 +146,17 @@ class VerdictStore(Protocol):
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]: ...
 
-    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
+    async def claim(self, question: JudgeQuestion) -> tuple[bool, Judgement | None]:
         """Whether the question is ours to ask; and its judgement, if somebody has stored it meanwhile."""
         ...
 
-    async def release(self, question: Question) -> None: ...
+    async def release(self, question: JudgeQuestion) -> None: ...
 
-    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+    async def store(self, question: JudgeQuestion, judgement: Judgement, call: Call | None = None) -> None:
         """Keep the judgement and the call that gave it, both or neither; a claim on it ends."""
         ...
 
-    async def record_call(self, question: Question, call: Call) -> None: ...
+    async def record_call(self, question: JudgeQuestion, call: Call) -> None: ...
 
     async def spent(self) -> float:
         """Dollars that this run has paid so far, its earlier attempts included."""
@@ -102,31 +168,70 @@ class MemoryVerdicts:
 
     def __init__(self) -> None:
         self.judgements: dict[str, dict[int, Judgement]] = {}
-        self.calls: list[tuple[Question, Call]] = []
+        self.calls: list[tuple[JudgeQuestion, Call]] = []
         self._claimed: set[tuple[str, int]] = set()
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]:
         return dict(self.judgements.get(verdict_key, {}))
 
-    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
+    async def claim(self, question: JudgeQuestion) -> tuple[bool, Judgement | None]:
         name = (question.verdict_key, question.order_number)
         taken = name not in self._claimed
         self._claimed.add(name)
         return taken, self.judgements.get(question.verdict_key, {}).get(question.order_number)
 
-    async def release(self, question: Question) -> None:
+    async def release(self, question: JudgeQuestion) -> None:
         self._claimed.discard((question.verdict_key, question.order_number))
 
-    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+    async def store(self, question: JudgeQuestion, judgement: Judgement, call: Call | None = None) -> None:
         if call is not None:
             await self.record_call(question, call)
         self.judgements.setdefault(question.verdict_key, {}).setdefault(question.order_number, judgement)
 
-    async def record_call(self, question: Question, call: Call) -> None:
+    async def record_call(self, question: JudgeQuestion, call: Call) -> None:
         self.calls.append((question, call))
 
     async def spent(self) -> float:
         return 0.0
+
+
+class Together(Generic[Q, A]):
+    """Many small requests answered with one statement: what comes in while one is under way goes into the next.
+
+    Adds no waiting of its own: a request that comes alone is sent alone, at once.
+    """
+
+    def __init__(self, work: Callable[[list[Q]], Awaitable[list[A]]]) -> None:
+        """``work`` gives one answer for each question, in order; its error is the error of all of them."""
+        self._work = work
+        self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def ask(self, question: Q) -> A:
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append((question, answer))
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(self._answer_all())
+        return await answer
+
+    async def finish(self) -> None:
+        """Wait for what is under way, also for those who no longer do."""
+        if self._under_way is not None:
+            await self._under_way
+
+    async def _answer_all(self) -> None:
+        while self._waiting:
+            asked, self._waiting = self._waiting, []
+            try:
+                answers = await self._work([question for question, _ in asked])
+            except Exception as error:
+                for _, future in asked:
+                    if not future.done():
+                        future.set_exception(error)
+            else:
+                for (_, future), answer in zip(asked, answers, strict=True):
+                    if not future.done():
+                        future.set_result(answer)
 
 
 class PostgresVerdicts:
@@ -145,16 +250,16 @@ class PostgresVerdicts:
     async def load(self, verdict_key: str) -> dict[int, Judgement]:
         return await self._loads.ask(verdict_key)
 
-    async def claim(self, question: Question) -> tuple[bool, Judgement | None]:
+    async def claim(self, question: JudgeQuestion) -> tuple[bool, Judgement | None]:
         return await self._claims.ask(question)
 
-    async def release(self, question: Question) -> None:
+    async def release(self, question: JudgeQuestion) -> None:
         key, order = question.verdict_key, question.order_number
         if (key, order) in self._held:
             self._held.discard((key, order))
             await self._pool.execute(_RELEASE, [key], [order], self._holder)
 
-    async def store(self, question: Question, judgement: Judgement, call: Call | None = None) -> None:
+    async def store(self, question: JudgeQuestion, judgement: Judgement, call: Call | None = None) -> None:
         await self._stores.ask((question, judgement, call))
 
     async def _load_all(self, keys: list[str]) -> list[dict[int, Judgement]]:
@@ -163,7 +268,7 @@ class PostgresVerdicts:
             found[row["verdict_key"]][row["order_number"]] = _judgement(row)
         return [found[key] for key in keys]
 
-    async def _claim_all(self, questions: list[Question]) -> list[tuple[bool, Judgement | None]]:
+    async def _claim_all(self, questions: list[JudgeQuestion]) -> list[tuple[bool, Judgement | None]]:
         names = [(question.verdict_key, question.order_number) for question in questions]
         keys, numbers = [key for key, _ in names], [number for _, number in names]
         rows = await self._pool.fetch(_CLAIM, keys, numbers, self._holder, self._lease)
@@ -180,15 +285,15 @@ class PostgresVerdicts:
     async def _store_all(self, answered: list[Answered]) -> list[None]:
         """Verdicts are there with their calls and without their claims, or none of this has happened."""
         answered = sorted(answered, key=lambda item: (item[0].verdict_key, item[0].order_number))
-        verdicts = [self._verdict_row(question, judgement) for question, judgement, _ in answered]
-        calls = [self._call_row(question, call) for question, _, call in answered if call is not None]
+        verdicts = [self._row(question, judgement) for question, judgement, _ in answered]
+        calls = [self._row(question, call) for question, _, call in answered if call is not None]
         names = [(question.verdict_key, question.order_number) for question, _, _ in answered]
         await self._pool.execute(_STORE, json.dumps(calls), json.dumps(verdicts), self._holder)
         self._held.difference_update(names)
         return [None] * len(answered)
 
-    async def record_call(self, question: Question, call: Call) -> None:
-        await self._pool.execute(_RECORD_CALLS, json.dumps([self._call_row(question, call)]))
+    async def record_call(self, question: JudgeQuestion, call: Call) -> None:
+        await self._pool.execute(_RECORD_CALLS, json.dumps([self._row(question, call)]))
 
     async def spent(self) -> float:
         asked = "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls WHERE run_id = $1"
@@ -213,41 +318,16 @@ class PostgresVerdicts:
             await requests.finish()
         await self._pool.execute(_RELEASE_ALL, self._holder)
 
-    def _verdict_row(self, question: Question, judgement: Judgement) -> dict[str, object]:
-        identity = question.identity
-        return self._question_row(question) | {
-            "is_llm": identity.is_llm,
-            "rubric": identity.rubric,
-            "rubric_version": identity.rubric_version,
-            "prompt_version": identity.prompt_version,
-            "prompt_hash": judgement.prompt_hash,
-            "scores": [scored.as_json() for scored in judgement.scores],
-            "prompt_tokens": judgement.prompt_tokens,
-            "completion_tokens": judgement.completion_tokens,
-            "cost_usd": judgement.cost_usd,
-            "characters_cut": judgement.characters_cut,
-        }
-
-    def _call_row(self, question: Question, call: Call) -> dict[str, object]:
-        return self._question_row(question) | {
-            "prompt_hash": call.prompt_hash,
-            "result": call.result.value,
-            "fault": call.fault,
-            "prompt_tokens": call.prompt_tokens,
-            "completion_tokens": call.completion_tokens,
-            "tokens_estimated": call.tokens_estimated,
-            "cost_usd": call.cost_usd,
-            "latency_ms": call.latency_ms,
-        }
-
-    def _question_row(self, question: Question) -> dict[str, object]:
+    def _row(self, question: JudgeQuestion, told: Judgement | Call) -> dict[str, object]:
+        """Fields are named as columns are; a statement takes those that its table has."""
         return {
             "verdict_key": question.verdict_key,
             "order_number": question.order_number,
-            "judge": question.identity.judge,
             "run_id": self._run_id,
             "window_id": question.group.window_id,
             "group_id": question.group.group_id,
+            **msgspec.to_builtins(question.identity),
+            **msgspec.to_builtins(told),
         }
 
 

@@ -1,24 +1,34 @@
-"""A group as a prompt: fitted to the token budget, in a given order, under ids that mean nothing.
+"""The words between us and the judge: the rubric, a group as a prompt, and a reply as scores.
 
-The budget is kept by water-filling: one length for all observations, as high as fits, so that the longest
-are shortened first and evenly. A decision is never cut; if the decisions alone do not fit, the group is
-left out as over its context.
+The prompt shows the group in a given order, under ids that mean nothing, within a token budget. The budget is kept by
+water-filling: one length for all observations, as high as fits, so that the longest are shortened first and evenly.
+A decision is never cut; if the decisions alone do not fit, the group is left out as over its context.
+
+A reply is read strictly as to its content: every id exactly once, every score a finite number in [0, 1]. Its wrapping
+is free: prose or a fence around the JSON object is no fault, since not every endpoint can be told otherwise.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from typing import Any, NoReturn
 
-from trainer.judge.escape import encode
-from trainer.judge.rubric import Rubric
-from trainer.judge.tokens import THIRDS_PER_TOKEN, count_tokens, thirds
+from data_bridge.errors import ConfigurationError
+from trainer.judge.text import THIRDS_PER_TOKEN, clean, count_tokens, encode, thirds
 from trainer.judge.view import GroupView
+
+FOLDER = Path(__file__).parent / "rubrics"
+
+_VERSION_LINE = re.compile(r"\Aversion:\s*(?P<version>[\w.-]{1,20})\s*\n", re.IGNORECASE)
 
 PROMPT_VERSION = "1"
 """Counts up with any change of what the judge is told here or in ``view``; part of every verdict's key."""
@@ -44,6 +54,66 @@ Reply with one JSON object and nothing else:
 with exactly one entry for each of the {count} trajectories, under its own id."""
 
 _AGAIN = "Your last reply to this task could not be used: {fault}. Reply with the JSON object described above only."
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "scores": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "trajectory_id": {"type": "string"},
+                    "explanation": {"type": "string"},
+                    "score": {"type": "number"},
+                },
+                "required": ["trajectory_id", "explanation", "score"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["scores"],
+    "additionalProperties": False,
+}
+"""Of a reply. The same for every call, since endpoints compile a new schema slowly; ids are checked by ``parse``."""
+
+_LONGEST_EXPLANATION = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """What a good decision is, in words: Markdown with an optional first line ``version: N``.
+
+    Its version, which is part of every verdict's key, is the declared one and a hash of the text: an edit that
+    forgets to count up still is a new rubric.
+    """
+
+    name: str
+    version: str
+    text: str
+
+
+def load_rubric(name_or_file: str) -> Rubric:
+    """A built-in rubric by its name, or the user's own by its path."""
+    built_in = FOLDER / f"{name_or_file}.md"
+    is_name = re.fullmatch(r"[\w-]+", name_or_file) is not None and built_in.is_file()
+    path = built_in if is_name else Path(name_or_file)
+    try:
+        return parse_rubric(path.stem, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        names = ", ".join(sorted(file.stem for file in FOLDER.glob("*.md")))
+        raise ConfigurationError(
+            f"--rubric: {name_or_file!r} is neither a built-in rubric ({names}) nor a readable text file."
+        ) from error
+
+
+def parse_rubric(name: str, content: str) -> Rubric:
+    match = _VERSION_LINE.match(content)
+    text = content[match.end() :].strip() if match else content.strip()
+    if not text:
+        raise ConfigurationError(f"The rubric {name!r} is empty: write down what a good decision is.")
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return Rubric(name=name, version=f"{match['version'] if match else '0'}-{digest}", text=text)
 
 
 class OverContext(Exception):
@@ -182,3 +252,81 @@ def _user_message(truth: str, ids: Sequence[str], bodies: Sequence[str]) -> str:
 def _opaque_id(nonce: bytes, number: int) -> str:
     digest = hashlib.blake2b(number.to_bytes(2, "big"), key=nonce, digest_size=10).digest()
     return base64.b32encode(digest).decode().lower()[:_ID_LENGTH]
+
+
+class BadReply(ValueError):
+    """The reply cannot be used; the message says why in a few words.
+
+    It never quotes the reply: it is sent back to the judge and written to the log.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    score: float
+    explanation: str
+
+
+def parse(text: str, ids: Sequence[str]) -> list[Score]:
+    """One score for each of ``ids``, in their order whatever order the judge chose. BadReply otherwise."""
+    entries = _first_object(text).get("scores")
+    if not isinstance(entries, list):
+        raise BadReply("there is no list named scores")
+    found: dict[str, Score] = {}
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise BadReply("an entry of scores is not an object")
+        given = entry.get("trajectory_id")
+        if not isinstance(given, str) or given not in ids:
+            raise BadReply("an entry has an id that is not among the trajectories'")
+        if given in found:
+            raise BadReply(f"the id {given} occurs twice")
+        found[given] = Score(_checked(entry.get("score")), _explanation(entry.get("explanation")))
+    if len(found) != len(ids):
+        raise BadReply(f"{len(found)} of {len(ids)} trajectories have a score")
+    return [found[id_] for id_ in ids]
+
+
+def _checked(score: object) -> float:
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        raise BadReply("a score is not a number")
+    if isinstance(score, float) and not math.isfinite(score):
+        raise BadReply("a score is not finite")
+    if not 0 <= score <= 1:
+        raise BadReply("a score is outside 0 to 1")
+    return float(score)
+
+
+def _explanation(text: object) -> str:
+    return clean(text)[:_LONGEST_EXPLANATION] if isinstance(text, str) else ""
+
+
+def _first_object(text: str) -> dict[str, Any]:
+    """The first JSON object in ``text`` that speaks of scores; a judge may think aloud, in JSON too, before it."""
+    decoder = json.JSONDecoder(parse_constant=_not_a_number, object_pairs_hook=_without_repeats)
+    start, first = text.find("{"), None
+    while start >= 0:
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except BadReply:
+            raise
+        except (ValueError, RecursionError):  # no JSON, or a number of thousands of digits
+            end = start + 1
+        else:
+            if "scores" in value:
+                return dict(value)
+            first = value if first is None else first
+        start = text.find("{", end)
+    if first is None:
+        raise BadReply("there is no complete JSON object in it")
+    return dict(first)
+
+
+def _not_a_number(_: str) -> NoReturn:
+    raise BadReply("a score is not finite")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise BadReply("an object has the same name twice")
+    return dict(pairs)

@@ -1,9 +1,14 @@
-"""Text of agents, made harmless for a prompt: data that can be read, never structure that is obeyed.
+"""Text of agents, made harmless for a prompt, and its size: data that can be read, never structure that is obeyed.
 
 Everything an agent wrote or chose goes to the judge inside a JSON string. On top of JSON's own quoting,
 ``<``, ``>``, ``&``, backticks and chat-template brackets are written as ``\\uXXXX``, so that no text can
 close our tags, open a trajectory or start a system turn; what cannot be seen (control, bidi, zero-width,
 private and unpaired characters) is removed, and look-alikes of ASCII are folded into it first.
+
+Tokens are estimated, since the judge's tokenizer is not known and its budget must hold anyway. The estimate is on the
+safe side of the common tokenizers, in thirds of a token: a small letter or a blank is one third (English takes a
+quarter of a token each), a capital two, a digit or a sign a whole token, since many tokenizers split them, a byte of
+another script two thirds. Only random letters take more.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import string
 import unicodedata
 from collections import Counter
 from typing import Any
@@ -91,3 +97,22 @@ def _cleaned_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
             name = f"{cleaned} ({times[cleaned] + 1})"
         shown[name] = _cleaned(part, depth + 1)
     return shown
+
+
+THIRDS_PER_TOKEN = 3
+
+_LIGHT = (string.ascii_lowercase + string.whitespace).encode()
+_CAPITALS = string.ascii_uppercase.encode()
+_OTHER_SCRIPTS = bytes(range(128, 256))
+
+
+def thirds(text: str) -> int:
+    """The size of ``text`` in thirds of a token, the unit in which a prompt is fitted to its budget."""
+    encoded = text.encode(errors="replace")  # a reply may hold half of a surrogate pair
+    not_light = encoded.translate(None, _LIGHT)
+    signs = len(not_light.translate(None, _CAPITALS + _OTHER_SCRIPTS))
+    return len(encoded) + len(not_light) + signs
+
+
+def count_tokens(text: str) -> int:
+    return -(-thirds(text) // THIRDS_PER_TOKEN)

@@ -1,0 +1,133 @@
+"""What holds a call back: the calls in flight, the money that is left, and the wait after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+
+class Limiter:
+    """Additive increase, multiplicative decrease, as in TCP: one more slot a full round of answers, half on "busy".
+
+    All the "busy" answers to calls that were in flight together count as one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limit = float(most)
+        self._in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._shrunk_at = float("-inf")
+
+    @property
+    def limit(self) -> int:
+        return int(self._limit)
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """A place among the calls in flight, in the order of asking."""
+        if self._in_flight >= self.limit or self._waiting:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._leave()
+                raise
+        else:
+            self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def answered(self) -> None:
+        self._limit = min(self._most, self._limit + 1 / self._limit)
+        self._admit()
+
+    def busy(self, started_at: float) -> None:
+        """``started_at``: ``time.monotonic()`` when the refused call was made."""
+        if started_at >= self._shrunk_at:
+            self._limit = max(1.0, self._limit / 2)
+            self._shrunk_at = time.monotonic()
+
+    def _leave(self) -> None:
+        self._in_flight -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._in_flight < self.limit:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._in_flight += 1
+                turn.set_result(None)
+
+
+class OverBudget(Exception):
+    """One more call could cost more than what is left."""
+
+
+class Budget:
+    """Never exceeds ``ceiling``, however many calls are in flight; None is no ceiling.
+
+    A call whose worst case does not fit waits while others are in flight, since they usually cost less than
+    was set aside. Once the ceiling has stopped a call it stops all later ones: what is left out is left out
+    in the order of asking, not by who happens to be cheap.
+    """
+
+    def __init__(self, ceiling: float | None = None, spent: float = 0.0) -> None:
+        self.ceiling = ceiling
+        self.spent = spent
+        self._reserved: list[float] = []
+        self._exhausted = False
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def set_aside(self, worst_case: float) -> AsyncIterator[None]:
+        """Holds ``worst_case`` for one call, inside which ``pay`` books what it came to. OverBudget if it cannot."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._exhausted or self._fits(worst_case) or not self._reserved)
+            if self._exhausted or not self._fits(worst_case):
+                self._exhausted = True
+                self._changed.notify_all()
+                raise OverBudget
+            self._reserved.append(worst_case)
+        try:
+            yield
+        finally:
+            # Without the condition's lock: nothing is awaited, and a cancelled task must still give its money back.
+            self._reserved.remove(worst_case)
+            await asyncio.shield(self._tell_waiting())
+
+    def pay(self, usd: float) -> None:
+        self.spent += usd
+
+    def _fits(self, worst_case: float) -> bool:
+        return self.ceiling is None or self.spent + sum(self._reserved) + worst_case <= self.ceiling
+
+    async def _tell_waiting(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Exponential backoff with jitter; the endpoint's own wish comes first, within reason."""
+
+    attempts: int = 5
+    first_delay: float = 1.0
+    longest_delay: float = 60.0
+
+    def delay(self, failures: int, retry_after: float | None, chance: random.Random) -> float:
+        """Seconds to wait after the ``failures``-th failure of one call."""
+        if retry_after is not None and not math.isnan(retry_after):
+            return min(max(retry_after, 0.0), self.longest_delay)
+        most = min(self.first_delay * 2.0 ** (failures - 1), self.longest_delay)
+        return most * chance.uniform(0.5, 1.0)

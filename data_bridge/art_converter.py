@@ -15,8 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from data_bridge.chat_format import Author, NotText, as_dicts, author_of, seen_messages
-from data_bridge.models import AgentTrajectory, ChatMessage, LLMCall
+from data_bridge.models import (
+    AgentTrajectory,
+    Author,
+    ChatMessage,
+    LLMCall,
+    NotText,
+    as_dicts,
+    author_of,
+    seen_messages,
+)
 from data_bridge.quality import Reason
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from data_bridge.errors import HindsightError, Interrupted
-from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import check
+from data_bridge.reader import WindowReader, WindowRef
 from trainer.config.sections import TrainSettings
 from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.runs import Ledger

@@ -15,8 +15,8 @@ import pytest
 from data_bridge.database import Database, open_database
 from data_bridge.errors import ConfigurationError
 from data_bridge.migrate import FOLDER
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import CheckedWindow, Reason, Rules, check, fault_of_outcomes
+from data_bridge.reader import WindowReader
 from data_bridge.window_ids import end_of, window_of
 from tests.fakes.policy_server import PolicyServer
 from tests.tiny_model import shared_tiny_model

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from data_bridge.database import Database
 from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules, check
+from data_bridge.reader import WindowReader
 from data_bridge.window_ids import end_of, start_of
 from trainer.config.sections import GroupingSettings
 from trainer.plan.grouping import form_groups

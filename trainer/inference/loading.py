@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_bridge.chat_format import as_dicts
 from data_bridge.errors import ConfigurationError
-from data_bridge.models import ChatMessage
+from data_bridge.models import ChatMessage, as_dicts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

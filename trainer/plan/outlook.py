@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from data_bridge.errors import NotEnoughData
-from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import Exclusion, Reason, Rules
+from data_bridge.reader import WindowReader, WindowRef
 from data_bridge.survey import Survey, WindowSummary, survey
 from trainer.config.sections import TrainSettings
 from trainer.judge.cost import CostEstimate, estimate

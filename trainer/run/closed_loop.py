@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import Interrupted, NotEnoughData
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 from data_bridge.window_ids import GRACE, end_of, start_of, window_of
 from trainer.config.sections import window_rules
 from trainer.ledger.clock import newest_simulated

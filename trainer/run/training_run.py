@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from data_bridge.errors import BackendError, HindsightError, Interrupted, NotEnoughData
-from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import Reason
+from data_bridge.reader import WindowReader, WindowRef
 from data_bridge.redaction import redact
 from trainer.config.sources import public_values
 from trainer.judge.open import open_judge

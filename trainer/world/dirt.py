@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 
 from data_bridge.database import Database
-from data_bridge.javascript_json import to_json
+from data_bridge.trajectory_rows import to_json
 from trainer.world.chance import bits, unit
 
 _OVERSIZED = 5_500_000

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
-from data_bridge.migrate import has_game_tables
+from data_bridge.migrate import has_game_tables, owns_game_tables
 from data_bridge.recorder import Recorder
-from data_bridge.trajectory_rows import owns_game_tables
 from trainer.world.cast import Agent
 from trainer.world.exploration import DEFAULT_EXPLORATION, Exploration
 from trainer.world.guard import DEFAULT_LIMITS, Limits

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.window_ids import end_of, is_held_out
+from data_bridge.window_ids import end_of, is_held_out, windows_from
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, babbles, follows_the_news
 from trainer.cli import evaluate as evaluate_command
@@ -31,8 +31,7 @@ from trainer.promote.gate import Ruling
 from trainer.promote.publish import publish, roll_back
 from trainer.run import release
 from trainer.run.release import consider, evaluate
-from trainer.world.cast import scripted_cast
-from trainer.world.clock import windows_from
+from trainer.world.agents import scripted_cast
 from trainer.world.market import Market
 from trainer.world.play import play_windows
 

@@ -10,12 +10,11 @@ from data_bridge.database import Database
 from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step
 from data_bridge.quality import Rules, check
 from data_bridge.reader import WindowReader
-from data_bridge.window_ids import end_of, start_of
+from data_bridge.window_ids import end_of, start_of, windows_from
 from trainer.config.sections import GroupingSettings
 from trainer.plan.grouping import form_groups
 from trainer.types import Group
-from trainer.world.cast import scripted_cast
-from trainer.world.clock import windows_from
+from trainer.world.agents import scripted_cast
 from trainer.world.market import Market, outcomes_of
 from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import action_of

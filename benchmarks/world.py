@@ -56,7 +56,7 @@ async def scripted(database: Database, spool: Path, quick: bool) -> bool:
 
 
 async def embedded(database: Database, spool: Path, home: Path, quick: bool) -> bool:
-    from trainer.inference.embedded_model import EMBEDDED, model_directory
+    from trainer.inference.base_model import EMBEDDED, model_directory
     from trainer.inference.engine import Engine
     from trainer.world.agents import ChatPolicy
 

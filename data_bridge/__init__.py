@@ -7,7 +7,8 @@ says which of them can be used and why the others cannot. ``survey`` does all of
 
 Out: agents log through a ``recorder``, which holds a ``recording`` for each trajectory, keeps its row in a ``spool`` on
 disk and inserts it as ``trajectory_rows`` says; ``record_openai`` does the logging for a chat client. ``outcomes``
-writes what really happened, ``traces`` carries rows from one database to another.
+writes what really happened, ``traces`` carries rows from one database to another, and ``faulty_rows`` has the faults
+of real tables, for tests.
 
 Importing a module of this package imports neither torch nor art; ``art_converter`` does so when called.
 """

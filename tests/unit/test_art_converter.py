@@ -293,7 +293,7 @@ async def test_nothing_that_is_known_only_afterwards_is_tokenised(tmp_path_facto
     from art.preprocessing.tokenize import tokenize_trajectory_groups
 
     from tests.tiny_model import shared_tiny_model
-    from trainer.inference.loading import load_tokenizer
+    from trainer.inference.base_model import load_tokenizer
 
     tokenizer = load_tokenizer(shared_tiny_model(tmp_path_factory))
     group, marks, seen = leaky_group()

@@ -121,7 +121,7 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
     if settings.policy == "scripted":
         yield scripted_cast(settings.agents, settings.seed)
     elif settings.policy == "embedded":
-        from trainer.inference.embedded_model import model_directory
+        from trainer.inference.base_model import model_directory
         from trainer.inference.engine import Engine
 
         if not settings.json_output:
@@ -135,7 +135,7 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
         finally:
             await engine.close()
     elif settings.policy.startswith(("http://", "https://")):
-        from trainer.inference.endpoint import EndpointModel
+        from trainer.inference.open import EndpointModel
 
         key = settings.policy_api_key.get_secret_value() if settings.policy_api_key is not None else "none"
         endpoint = EndpointModel(settings.policy, settings.policy_model or settings.model, key)

@@ -23,9 +23,8 @@ from trainer.evaluate.divergence import SampledReplies, divergence_from_base
 from trainer.evaluate.evaluation import MeasureKL, evaluate_checkpoint, held_out_windows, judged_by
 from trainer.evaluate.simulated_replay import NewsScript, SimulatedReplay, load_replay
 from trainer.evidence import Evaluation, Role
-from trainer.inference.embedded_model import model_directory
-from trainer.inference.endpoint import EndpointModel
-from trainer.inference.open import ARTIFACT, adapter_of, open_chat_model, open_engine
+from trainer.inference.base_model import model_directory
+from trainer.inference.open import ARTIFACT, EndpointModel, adapter_of, open_chat_model, open_engine
 from trainer.inference.serving import serving as serving_of
 from trainer.judge.open import open_judge
 from trainer.ledger.clock import clock

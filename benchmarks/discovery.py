@@ -25,8 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_bridge.database import Database, open_database
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 
 NOW = datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
 LIMIT = 0.2

@@ -14,7 +14,7 @@ from time import process_time
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_bridge.models import ChatMessage
-from trainer.inference.embedded_model import EMBEDDED, model_directory
+from trainer.inference.base_model import EMBEDDED, model_directory
 from trainer.inference.engine import Engine, EngineModel
 
 AGENTS, DECISIONS, TOKENS = 32, 4, 16

@@ -33,8 +33,8 @@ from pydantic import BaseModel, ConfigDict
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_bridge.database import Database, open_database
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules, check
+from data_bridge.reader import WindowReader
 from data_bridge.window_ids import window_of
 from tests.builders import insert_agents, insert_outcomes, insert_rows, recorder_steps, trajectory_row
 
@@ -221,7 +221,7 @@ import asyncio, resource, sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from data_bridge.database import open_database
-from data_bridge.postgres_reader import WindowReader
+from data_bridge.reader import WindowReader
 from data_bridge.quality import Rules, check
 
 async def main(url, now, repeats):

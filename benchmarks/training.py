@@ -41,7 +41,7 @@ def main() -> None:
 
     import torch
 
-    from trainer.inference.embedded_model import EMBEDDED, model_directory
+    from trainer.inference.base_model import EMBEDDED, model_directory
 
     torch.set_num_threads(1)
     base = model_directory(EMBEDDED, options.home)

@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_bridge.database import Database, open_database
-from trainer.world.cast import Agent, model_cast, scripted_cast
-from trainer.world.clock import windows_from
+from data_bridge.window_ids import windows_from
+from trainer.world.agents import Agent, model_cast, scripted_cast
 from trainer.world.market import Market
 from trainer.world.play import play_windows
 from trainer.world.player import Player
@@ -56,9 +56,9 @@ async def scripted(database: Database, spool: Path, quick: bool) -> bool:
 
 
 async def embedded(database: Database, spool: Path, home: Path, quick: bool) -> bool:
-    from trainer.inference.embedded_model import EMBEDDED, model_directory
+    from trainer.inference.base_model import EMBEDDED, model_directory
     from trainer.inference.engine import Engine
-    from trainer.world.policies import ChatPolicy
+    from trainer.world.agents import ChatPolicy
 
     directory = model_directory(EMBEDDED, home)  # converted once per machine, not part of playing
     windows = windows_from(START, 4 if quick else 12)

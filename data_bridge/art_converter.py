@@ -15,8 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from data_bridge.chat_format import Author, NotText, as_dicts, author_of, seen_messages
-from data_bridge.models import AgentTrajectory, ChatMessage, LLMCall
+from data_bridge.models import (
+    AgentTrajectory,
+    Author,
+    ChatMessage,
+    LLMCall,
+    NotText,
+    as_dicts,
+    author_of,
+    seen_messages,
+)
 from data_bridge.quality import Reason
 
 if TYPE_CHECKING:
@@ -81,7 +89,7 @@ class TokenCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RewardedTrajectory:
     """One trajectory of a group with its reward and its advantage's sign."""
 
     trajectory: AgentTrajectory
@@ -119,7 +127,7 @@ class _Call:
 
 
 async def convert_group(
-    members: Sequence[Member], rules: ConversionRules, scorer: Scorer | None = None
+    members: Sequence[RewardedTrajectory], rules: ConversionRules, scorer: Scorer | None = None
 ) -> list[Converted]:
     """``members`` in order. Log-probabilities are the log's; where it has none, the scorer's; else a reason."""
     planned = [[_plan(call, member, rules) for call in _trained_calls(member, rules)] for member in members]
@@ -127,11 +135,11 @@ async def convert_group(
     return [_converted(member, calls, rules) for member, calls in zip(members, planned, strict=True)]
 
 
-def _trained_calls(member: Member, rules: ConversionRules) -> list[LLMCall]:
+def _trained_calls(member: RewardedTrajectory, rules: ConversionRules) -> list[LLMCall]:
     return [call for call in member.trajectory.llm_calls if call.purpose in rules.purposes]
 
 
-def _plan(call: LLMCall, member: Member, rules: ConversionRules) -> _Call:
+def _plan(call: LLMCall, member: RewardedTrajectory, rules: ConversionRules) -> _Call:
     """Where the tokens of ``call`` come from. Pure."""
     author = author_of(call)
     planned = _Call(call, author, is_foreign=author.model != rules.trainee)
@@ -183,7 +191,7 @@ async def _score(calls: Sequence[_Call], scorer: Scorer | None) -> None:
             call.tokens, call.skip = scored, None
 
 
-def _converted(member: Member, calls: Sequence[_Call], rules: ConversionRules) -> Converted:
+def _converted(member: RewardedTrajectory, calls: Sequence[_Call], rules: ConversionRules) -> Converted:
     import art
 
     trained = [call for call in calls if call.tokens is not None]

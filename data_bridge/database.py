@@ -3,28 +3,32 @@
 What the pool promises to its users: a statement does not take longer than the timeout, broken connections are
 replaced, and nothing depends on a session, so that a pooler in transaction mode (PgBouncer, Supavisor, Neon)
 works. Such a pooler is recognised by the URL or by its refusal to set a parameter for the session.
+
+Whoever only reads does so ``patiently``: when Postgres restarts, the same queries run again once it is back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import asyncpg
 
 from data_bridge.connection_url import ConnectionUrl, parse_connection_url
-from data_bridge.database_faults import explain, is_transient
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.errors import DatabaseError
 from data_bridge.migrate import apply
+from data_bridge.redaction import redact
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -36,6 +40,21 @@ _SERVER_FIRST = 5.0
 """Seconds that our own timeout waits for the server's, which says what it stopped."""
 _FIRST_CONNECT_PAUSES = (0.5, 1.0, 2.0)
 """Seconds between tries of the first connection, for a server that is just starting."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries of whoever reads patiently
+
+_TRANSIENT: tuple[type[BaseException], ...] = (
+    ConnectionError,  # refused, reset, broken pipe
+    FileNotFoundError,  # a Unix socket whose server is restarting
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+)
+"""Faults that pass when one waits: Postgres restarts, fails over, or is full."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +223,95 @@ async def _close(pool: asyncpg.Pool[asyncpg.Record]) -> None:
         await asyncio.wait_for(pool.close(), timeout=5)
     except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
         pool.terminate()
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again later may help. A wrong password, host or database never gets better."""
+    if isinstance(error, DatabaseError):
+        return error.__cause__ is not None and is_transient(error.__cause__)
+    if isinstance(error, asyncpg.InterfaceError):
+        return "closed" in str(error)
+    return isinstance(error, _TRANSIENT)
+
+
+def explain(error: BaseException, label: str) -> DatabaseError:
+    """The sentence for a fault of the database called ``label``; the original error is its ``__cause__``."""
+    if isinstance(error, DatabaseError):
+        return error
+    explained = DatabaseError(redact(_sentence(error, label)))
+    explained.__cause__ = error
+    return explained
+
+
+def _sentence(error: BaseException, label: str) -> str:
+    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    match error:
+        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+            return f"The database {label} refused the login: check user and password in DATABASE_URL ({said})."
+        case asyncpg.InvalidCatalogNameError():
+            return f"There is no such database at {label}: check the name at the end of DATABASE_URL ({said})."
+        case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
+            return (
+                f"The database {label} lacks what is needed ({said}): is it the game's? "
+                "`scripts/run_migrations.py` adds Hindsight's own tables."
+            )
+        case asyncpg.InsufficientPrivilegeError() | asyncpg.ReadOnlySQLTransactionError():
+            return f"The role in DATABASE_URL may not do this at {label} ({said}): grant it, or use another role."
+        case asyncpg.TooManyConnectionsError():
+            return f"The database {label} has no free connection: close some, or set connection_limit in DATABASE_URL."
+        case asyncpg.QueryCanceledError():
+            return f"A statement at {label} took too long and was stopped: raise --statement-timeout ({said})."
+        case asyncpg.CannotConnectNowError() | asyncpg.AdminShutdownError() | asyncpg.CrashShutdownError():
+            return f"The database {label} is starting or stopping: try again in a moment ({said})."
+        case ssl.SSLError():
+            return f"No TLS connection to {label} ({said}): check sslmode and sslrootcert in DATABASE_URL."
+        case socket.gaierror():
+            return f"The host of {label} is not known: check DATABASE_URL."
+        case TimeoutError():
+            return (
+                f"The database {label} did not answer in time: check host, port and firewall in DATABASE_URL, "
+                "or raise --statement-timeout."
+            )
+        case OSError():
+            return f"The database {label} cannot be reached ({said}): is it running, and are host and port right?"
+        case _:
+            return f"The database {label} failed ({type(error).__name__}: {said})."
+
+
+class Fetch(Protocol):
+    """Runs one query and gives its rows."""
+
+    def __call__(self, query: str, *arguments: Any) -> Awaitable[list[asyncpg.Record]]: ...
+
+
+async def patiently(database: Database, read: Callable[[Fetch], Awaitable[T]], *, reconnect_for: timedelta) -> T:
+    """What ``read`` gives on one connection. If the connection is lost it is called again on a new one.
+
+    ``read`` must therefore only read. DatabaseError if Postgres is not back within ``reconnect_for``, and at once
+    for a fault that waiting does not cure.
+    """
+    loop = asyncio.get_running_loop()
+    deadline: float | None = None
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            async with database.pool.acquire() as connection:
+                return await read(_fetch_on(connection))
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            deadline = deadline or loop.time() + reconnect_for.total_seconds()
+            if not is_transient(error) or loop.time() + pause > deadline:
+                raise explain(error, database.label) from error
+            logger.warning("lost %s (%s); trying again", database.label, type(error).__name__)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _fetch_on(connection: Any) -> Fetch:
+    async def fetch(query: str, *arguments: Any) -> list[asyncpg.Record]:
+        try:
+            rows: list[asyncpg.Record] = await connection.fetch(query, *arguments)
+        except TimeoutError as error:  # a statement that was too slow once will be again: not a lost connection
+            raise asyncpg.QueryCanceledError("canceling statement due to statement timeout") from error
+        return rows
+
+    return fetch

@@ -1,6 +1,6 @@
-"""The game's JSON text → the types of ``models``: steps, the judge's ground truth, news.
+"""A row of ``trajectories`` → an ``AgentTrajectory``, or the reason why it gives none.
 
-Nearly every row takes the fast path, one typed msgspec decode. What JavaScript writes and strict parsers
+Nearly every row's JSON takes the fast path, one typed msgspec decode. What JavaScript writes and strict parsers
 reject (a lone surrogate, a number in quotes, a null for a list) takes the lenient path, which gives the
 same types. Whatever the text, these functions return or raise ``Undecodable``; nothing else.
 """
@@ -11,24 +11,34 @@ import json
 import math
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+from xxhash import xxh3_128_hexdigest
 
-from data_bridge.models import Action, ChatMessage, EnvironmentState, LLMCall, NewsEvent, Step
+from data_bridge.models import Action, AgentTrajectory, ChatMessage, EnvironmentState, LLMCall, Step, UnreadableRow
 from data_bridge.quality import Reason
 
+TRAJECTORY_COLUMNS = """
+  "trajectoryId", "agentId", "windowId", "windowHours", "scenarioId",
+  "startTime" AT TIME ZONE 'UTC' AS "startTime", "endTime" AT TIME ZONE 'UTC' AS "endTime",
+  octet_length("stepsJson") AS size,
+  CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1
+       THEN textsend("stepsJson") END AS steps,
+  CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1 THEN "metadataJson" END AS metadata,
+  "finalStatus", "finalBalance", "finalPnL", "isTrainingData", "isEvaluation", "usedInTraining"
+"""
+"""With the most bytes of JSON as $1: of a larger row Postgres sends (and even loads) none.
+
+The steps come as the bytes that Postgres sends for text (UTF-8: asyncpg asks for no other): they are decoded and
+hashed as such, and making a string of them first would cost a third more.
+"""
+
 _FAST = msgspec.json.Decoder(list[Step])
-_ANY = msgspec.json.Decoder()
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 200  # levels of nesting; deeper text is not something a recorder wrote
 
-_HEADLINE_KEYS = ("headline", "title", "event", "text", "content", "description", "summary")
-_MOMENT_KEYS = ("timestamp", "publishedAt", "createdAt", "time", "date")
-
 T = TypeVar("T", bound=msgspec.Struct)
-V = TypeVar("V")
 
 
 class Undecodable(ValueError):
@@ -53,6 +63,53 @@ class _Metadata(msgspec.Struct):
 
 
 _METADATA = msgspec.json.Decoder(_Metadata)
+
+
+class Row(Protocol):
+    """A row by column name: asyncpg's Record, or a dict."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+def trajectory_of(row: Row, window_id: str, agent_name: str | None) -> AgentTrajectory | UnreadableRow:
+    """One row of ``trajectories`` that belongs to ``window_id``, or why it cannot be read."""
+    text: bytes | None = row["steps"]
+    if text is None:
+        return unreadable(row, window_id, Reason.OVERSIZED, f"{row['size'] / 1e6:.1f} MB of stepsJson")
+    try:
+        steps = decode_steps(text)
+    except Undecodable as error:
+        return unreadable(row, window_id, error.reason, error.detail)
+    ground_truth, role = decode_metadata(row["metadata"])
+    return AgentTrajectory(
+        trajectory_id=row["trajectoryId"],
+        agent_id=row["agentId"],
+        window_id=window_id,
+        window_hours=row["windowHours"],
+        start_time=row["startTime"],
+        end_time=row["endTime"],
+        steps=steps,
+        content_hash=xxh3_128_hexdigest(text),
+        size_bytes=row["size"],
+        agent_name=agent_name,
+        role=role or steps[0].state.role,
+        scenario_id=row["scenarioId"],
+        final_status=row["finalStatus"],
+        final_balance=finite(row["finalBalance"]),
+        lifetime_pnl=finite(row["finalPnL"]),
+        ground_truth=ground_truth,
+        is_training_data=row["isTrainingData"],
+        is_evaluation=row["isEvaluation"],
+        used_in_training=row["usedInTraining"],
+    )
+
+
+def unreadable(row: Row, window_id: str, reason: Reason, detail: str) -> UnreadableRow:
+    return UnreadableRow(row["trajectoryId"], row["agentId"], window_id, reason.value, detail)
+
+
+def finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
 
 
 def decode_steps(text: str | bytes) -> list[Step]:
@@ -82,7 +139,7 @@ def decode_metadata(text: str | None) -> tuple[dict[str, Any] | None, str | None
         found = _METADATA.decode(text)
     except (ValueError, RecursionError):
         try:
-            parsed = _parse(text)
+            parsed = parse_json(text)
         except Undecodable:
             return None, None
         if not isinstance(parsed, dict):
@@ -102,69 +159,10 @@ def decode_metadata(text: str | None) -> tuple[dict[str, Any] | None, str | None
     return stated or None, role
 
 
-def decode_news(text: str | None) -> tuple[NewsEvent, ...]:
-    """The headlines of a ``newsEvents``, whose shape the game does not fix: texts, objects, or an object of them."""
-    if not text:
-        return ()
-    try:
-        parsed = _ANY.decode(text)
-    except (ValueError, RecursionError):
-        try:
-            parsed = _parse(text)
-        except Undecodable:
-            return ()
-    if isinstance(parsed, dict):
-        inner = next((parsed[key] for key in ("events", "news", "newsEvents", "items") if key in parsed), None)
-        parsed = inner if isinstance(inner, list) else [parsed]
-    if not isinstance(parsed, list):
-        parsed = [parsed]
-    return tuple([event for item in parsed if (event := _news_event(item)) is not None])
-
-
-def _news_event(item: Any) -> NewsEvent | None:
-    if isinstance(item, str):
-        return NewsEvent(item.strip()) if item.strip() else None
-    if not isinstance(item, dict):
-        return None
-    headline = _first(item, _HEADLINE_KEYS, _stripped)
-    if headline is None:
-        return None
-    sentiment = item.get("sentiment")
-    return NewsEvent(
-        headline,
-        timestamp=_first(item, _MOMENT_KEYS, _moment),
-        sentiment=sentiment if isinstance(sentiment, str) else None,
-    )
-
-
-def _first(item: dict[str, Any], keys: tuple[str, ...], read: Callable[[Any], V | None]) -> V | None:
-    """What ``read`` makes of the first of ``keys`` that it can make something of."""
-    for key in keys:
-        if key in item and (found := read(item[key])) is not None:
-            return found
-    return None
-
-
-def _stripped(value: Any) -> str | None:
-    return value.strip() or None if isinstance(value, str) else None
-
-
-def _moment(value: Any) -> datetime | None:
-    """A time as JavaScript writes it (milliseconds, or ISO 8601) as aware UTC."""
-    try:
-        if isinstance(value, str):
-            moment = datetime.fromisoformat(value)
-            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-        milliseconds = _number(value)
-        return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
 # The lenient path
 
 
-def _parse(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """JSON as JavaScript means it. A lone surrogate becomes U+FFFD, which is what the agent's own client sent."""
     try:
         parsed = json.loads(text)
@@ -189,7 +187,7 @@ def _clean(value: Any, depth: int) -> Any:
 
 
 def _lenient_steps(text: str | bytes) -> list[Step]:
-    parsed = _parse(text)
+    parsed = parse_json(text)
     if parsed is None:
         raise Undecodable(Reason.NO_STEPS, "stepsJson is null")
     if not isinstance(parsed, list):
@@ -225,7 +223,7 @@ def _note(value: Any, name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _number(value: Any, name: str = "") -> float | None:
+def number_of(value: Any, name: str = "") -> float | None:
     if not isinstance(value, int | float | str):
         return None
     try:
@@ -236,7 +234,7 @@ def _number(value: Any, name: str = "") -> float | None:
 
 
 def _whole(value: Any, name: str) -> int | None:
-    number = _number(value)
+    number = number_of(value)
     return None if number is None else int(number)
 
 
@@ -257,7 +255,7 @@ def _list(value: Any, name: str) -> list[Any]:
 
 
 def _numbers(value: Any, name: str) -> list[float]:
-    numbers = [_number(item) for item in _list(value, name)]
+    numbers = [number_of(item) for item in _list(value, name)]
     if any(number is None for number in numbers):
         raise Undecodable(Reason.MALFORMED_JSON, f"{name} holds something that is not a number")
     return [number for number in numbers if number is not None]
@@ -273,7 +271,7 @@ _COERCIONS: dict[Any, Callable[[Any, str], Any]] = {
     str | list[Any] | None: _content,
     int: _whole,
     bool: _flag,
-    float | None: _number,
+    float | None: number_of,
     dict[str, Any]: _object,
     list[dict[str, Any]] | None: lambda value, name: [_object(item, name) for item in _list(value, name)],
     list[int] | None: lambda value, name: [int(number) for number in _numbers(value, name)],

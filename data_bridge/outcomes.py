@@ -1,12 +1,14 @@
-"""What happened in a closed window → ``market_outcomes``: in one transaction, and as often as one likes.
+"""What happened in a closed window, written to ``market_outcomes`` and read from there.
 
-A market that is there already is corrected in place; what a later call does not know (None) stays as it was, so
-that a late call with half of the facts undoes nothing. But a change in per cent that came from another price is
-forgotten: the reader computes it from the prices. An unresolved prediction market is written unresolved.
+It is written in one transaction, and as often as one likes. A market that is there already is corrected in place;
+what a later call does not know (None) stays as it was, so that a late call with half of the facts undoes nothing. But
+a change in per cent that came from another price is forgotten: the reader computes it from the prices. An unresolved
+prediction market is written unresolved.
 
 The game's columns are narrow: ``changePercent`` ends at ±999.99. A larger move is left NULL beside its prices,
 from which the reader computes it; without prices it is cut to the limit. Prices have two decimals there, so the
-change is computed from the exact ones.
+change is computed from the exact ones. What is read need not have been written here: the game leaves the shape of its
+news open.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from __future__ import annotations
 import logging
 import math
 import uuid
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from data_bridge.database import Database
+from data_bridge.decode import Row, Undecodable, finite, number_of, parse_json
 from data_bridge.errors import ConfigurationError
 from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.window_ids import end_of, normalise
@@ -48,6 +52,18 @@ WHERE "id" = $1 AND ({differences})
 _ADD = """
 INSERT INTO "market_outcomes" ("id", "windowId", {columns}, "createdAt") VALUES ($1, $2, {places})
 """
+
+OUTCOME_COLUMNS = """
+  "windowId", "stockTicker", "startPrice"::float8, "endPrice"::float8, "changePercent"::float8, sentiment,
+  "newsEvents"::text, "predictionMarketId", question, outcome, "finalProbability"::float8, volume::float8
+"""
+
+_UNRESOLVED = frozenset({"", "unresolved", "pending", "open", "unknown", "null", "none"})
+_HEADLINE_KEYS = ("headline", "title", "event", "text", "content", "description", "summary")
+_MOMENT_KEYS = ("timestamp", "publishedAt", "createdAt", "time", "date")
+_ANY = msgspec.json.Decoder()
+
+V = TypeVar("V")
 
 
 async def record_outcomes(
@@ -168,3 +184,97 @@ def _name(text: str | None, what: str) -> str | None:
     if text is not None and len(text) > _LONGEST_NAME:
         raise ConfigurationError(f"The {what} {text!r} is longer than the {_LONGEST_NAME} characters of its column.")
     return text
+
+
+def outcomes_of(rows: Iterable[Row]) -> MarketOutcomes:
+    """The ground truth from the rows of ``market_outcomes`` of one window, oldest first: a later row corrects."""
+    stocks: dict[str, StockOutcome] = {}
+    predictions: dict[str, PredictionOutcome] = {}
+    for row in rows:
+        if row["stockTicker"]:
+            stocks[row["stockTicker"]] = _stock(row)
+        elif row["predictionMarketId"]:
+            predictions[row["predictionMarketId"]] = _prediction(row)
+    return MarketOutcomes(
+        tuple(stocks[ticker] for ticker in sorted(stocks)),
+        tuple(predictions[market] for market in sorted(predictions)),
+    )
+
+
+def _stock(row: Row) -> StockOutcome:
+    start, end, change = finite(row["startPrice"]), finite(row["endPrice"]), finite(row["changePercent"])
+    if change is None and start and end is not None:
+        change = round((end - start) / start * 100, 4)
+    return StockOutcome(
+        row["stockTicker"], start, end, change, sentiment=row["sentiment"], news=decode_news(row["newsEvents"])
+    )
+
+
+def _prediction(row: Row) -> PredictionOutcome:
+    outcome: str | None = row["outcome"]
+    return PredictionOutcome(
+        row["predictionMarketId"],
+        question=row["question"],
+        outcome=None if outcome is None or outcome.strip().lower() in _UNRESOLVED else outcome,
+        final_probability=finite(row["finalProbability"]),
+        volume=finite(row["volume"]),
+    )
+
+
+def decode_news(text: str | None) -> tuple[NewsEvent, ...]:
+    """The headlines of a ``newsEvents``, whose shape the game does not fix: texts, objects, or an object of them."""
+    if not text:
+        return ()
+    try:
+        parsed = _ANY.decode(text)
+    except (ValueError, RecursionError):
+        try:
+            parsed = parse_json(text)
+        except Undecodable:
+            return ()
+    if isinstance(parsed, dict):
+        inner = next((parsed[key] for key in ("events", "news", "newsEvents", "items") if key in parsed), None)
+        parsed = inner if isinstance(inner, list) else [parsed]
+    if not isinstance(parsed, list):
+        parsed = [parsed]
+    return tuple([event for item in parsed if (event := _news_event(item)) is not None])
+
+
+def _news_event(item: Any) -> NewsEvent | None:
+    if isinstance(item, str):
+        return NewsEvent(item.strip()) if item.strip() else None
+    if not isinstance(item, dict):
+        return None
+    headline = _first(item, _HEADLINE_KEYS, _stripped)
+    if headline is None:
+        return None
+    sentiment = item.get("sentiment")
+    return NewsEvent(
+        headline,
+        timestamp=_first(item, _MOMENT_KEYS, _moment),
+        sentiment=sentiment if isinstance(sentiment, str) else None,
+    )
+
+
+def _first(item: dict[str, Any], keys: tuple[str, ...], read: Callable[[Any], V | None]) -> V | None:
+    """What ``read`` makes of the first of ``keys`` that it can make something of."""
+    for key in keys:
+        if key in item and (found := read(item[key])) is not None:
+            return found
+    return None
+
+
+def _stripped(value: Any) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _moment(value: Any) -> datetime | None:
+    """A time as JavaScript writes it (milliseconds, or ISO 8601) as aware UTC."""
+    try:
+        if isinstance(value, str):
+            moment = datetime.fromisoformat(value)
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        milliseconds = number_of(value)
+        return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -27,12 +27,12 @@ from typing import Any, Self
 import asyncpg
 import msgspec
 
-from data_bridge.database import Database, open_database
-from data_bridge.database_faults import explain, is_transient
+from data_bridge.database import Database, explain, is_transient, open_database
 from data_bridge.errors import DatabaseError
+from data_bridge.migrate import owns_game_tables
 from data_bridge.recording import TrajectoryRecording
 from data_bridge.spool import Spool
-from data_bridge.trajectory_rows import TrajectoryRow, as_columns, insert_trajectories, owns_game_tables
+from data_bridge.trajectory_rows import TrajectoryRow, as_columns, insert_trajectories
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,8 @@ from typing import Any, Self, SupportsFloat
 
 import msgspec
 
-from data_bridge.javascript_json import to_json
 from data_bridge.models import Action, EnvironmentState, LLMCall
-from data_bridge.snowflake import snowflake_id
-from data_bridge.trajectory_rows import TrajectoryRow
+from data_bridge.trajectory_rows import TrajectoryRow, snowflake_id, to_json
 from data_bridge.window_ids import in_utc, window_of
 
 current_step: ContextVar[StepRecording | None] = ContextVar("current_step", default=None)

@@ -11,8 +11,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from data_bridge.models import AgentTrajectory, LLMCall
-from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import CheckedWindow, Exclusion, Reason, Rules, check
+from data_bridge.reader import WindowReader, WindowRef
 
 CHARACTERS_PER_TOKEN = 3
 """For estimates without a tokenizer. English has about four, JSON full of numbers about three: rather too many."""

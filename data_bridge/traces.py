@@ -25,7 +25,7 @@ import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData
-from data_bridge.trajectory_rows import owns_game_tables
+from data_bridge.migrate import owns_game_tables
 from data_bridge.window_ids import in_utc, window_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ WHERE ({near}) AND {window} >= '{first}' AND {window} < '{end}'
 ORDER BY t."windowId" NULLS LAST, t."agentId", t."trajectoryId"
 """
 # What the index on the id can answer: a day's name sorts before all of its hours in every spelling, and an id that
-# names no hour sorts before every year or after the days, as in ``discovery``.
+# names no hour sorts before every year or after the days, as in ``reader``.
 _NEAR = """
 (t."windowId" >= '{first_day}' AND t."windowId" < '{day_after}')
 OR ((t."windowId" IS NULL OR t."windowId" < '1970' OR t."windowId" >= '{day_after}')

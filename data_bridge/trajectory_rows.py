@@ -1,18 +1,22 @@
 """A finished trajectory as a row of the game's tables, and how a batch of them is inserted exactly once.
 
-The row survives on disk between the two, so it is one flat struct with nothing that needs the recording process.
+The row survives on disk between the two, so it is one flat struct with nothing that needs the recording process. Its
+ids and its JSON are as the game's own JavaScript makes them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import secrets
+import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-
-from data_bridge.javascript_json import from_json, to_json
 
 if TYPE_CHECKING:
     from data_bridge.migrate import Connection
@@ -112,6 +116,8 @@ def _insert(table: str, columns: Sequence[tuple[str, str]], conflict: str) -> st
 
 
 _LARGEST = 2**31 - 1  # of an int column
+_EPOCH_MS = 1_704_067_200_000  # 2024-01-01
+_SEQUENCES = 1 << 12
 
 _INSERT = _insert("trajectories", _COLUMNS, "trajectoryId")
 _INSERT_CALLS = _insert("llm_call_logs", _CALL_COLUMNS, "callId")
@@ -121,14 +127,6 @@ SELECT DISTINCT ON (id) id, name, name FROM unnest($1::text[], $2::text[]) AS ag
 ON CONFLICT ("id") DO NOTHING
 """
 _SAME_ROWS = 'SELECT "trajectoryId" FROM "trajectories" WHERE "trajectoryId" = ANY($1) AND "id" = ANY($2)'
-_OWNS_TABLES = "SELECT NOT skipped FROM hindsight.migrations WHERE number = 1"
-
-
-async def owns_game_tables(connection: Connection) -> bool:
-    """Whether the game's tables were created by us, so that adding agents to ``"User"`` is ours to do."""
-    if await connection.fetchval("SELECT to_regclass('hindsight.migrations')") is None:
-        return False
-    return bool(await connection.fetchval(_OWNS_TABLES))
 
 
 async def insert_trajectories(
@@ -185,7 +183,7 @@ def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
     A figure that this table cannot hold bends: it must not cost the trajectory, which has it as it was.
     """
     rows = []
-    for step in from_json(row.steps_json):
+    for step in _from_json(row.steps_json):
         number = step["stepNumber"]
         moment = datetime.fromtimestamp(step["timestamp"] / 1000, UTC)
         for index, call in enumerate(step["llmCalls"]):
@@ -236,3 +234,56 @@ def _storable(text: str | None) -> str | None:
     if text is None:
         return None
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def to_json(value: Any) -> str:
+    """JSON as JavaScript writes it where Python's encoders differ: NaN and infinities become null, and half of a
+    surrogate pair (a cut emoji) is written as its escape."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        plain = json.loads(json.dumps(value), parse_constant=lambda _: None)
+        return json.dumps(plain, ensure_ascii=True, separators=(",", ":"))
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)
+
+
+class _Worker:
+    """The game's own workers count from 0 upwards; ours draws its number at random from the upper half."""
+
+    def __init__(self) -> None:
+        self.number = 512 + secrets.randbelow(512)
+        self.lock = threading.Lock()
+        self.moment = 0
+        self.sequence = 0
+
+
+_worker = _Worker()
+
+
+def _draw_anew() -> None:
+    global _worker
+    _worker = _Worker()
+
+
+os.register_at_fork(after_in_child=_draw_anew)
+
+
+def snowflake_id() -> str:
+    """An id as the game makes them: 41 bits of time, 10 of the worker, 12 of a sequence, as a decimal number.
+
+    It never repeats within a process, and hardly ever between processes: the unique index decides.
+    """
+    worker = _worker
+    with worker.lock:
+        worker.moment = max(worker.moment, time.time_ns() // 1_000_000 - _EPOCH_MS)
+        worker.sequence += 1
+        if worker.sequence == _SEQUENCES:
+            # More than 4,096 in a millisecond: borrow from the next one rather than wait.
+            worker.sequence, worker.moment = 0, worker.moment + 1
+        return str(worker.moment << 22 | worker.number << 12 | worker.sequence)

@@ -66,3 +66,17 @@ def is_held_out(window_id: str, share: float = 0.1) -> bool:
     """Whether this window is kept for evaluation, for ever: decided by its id alone, never by chance."""
     digest = hashlib.blake2b(f"held-out:{window_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
+
+
+def windows_from(start: str, count: int) -> tuple[str, ...]:
+    """``count`` consecutive hourly windows, the first of them ``start``."""
+    first = start_of(start)
+    return tuple(window_of(first + timedelta(hours=hour)) for hour in range(count))
+
+
+def last_closed_windows(count: int, now: datetime) -> tuple[str, ...]:
+    """The ``count`` newest windows that are closed at ``now``."""
+    newest = window_of(now)
+    while not is_closed(newest, 1, now):
+        newest = window_of(start_of(newest) - timedelta(hours=1))
+    return windows_from(window_of(start_of(newest) - timedelta(hours=count - 1)), count)

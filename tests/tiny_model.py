@@ -32,7 +32,7 @@ def tiny_model_directory(path: Path, *, seed: int = 0) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from trainer.inference.embedded_model import gguf_file
+    from trainer.inference.base_model import gguf_file
     from trainer.inference.gguf_conversion import tokenizer_of
 
     path.mkdir(parents=True, exist_ok=True)

@@ -23,8 +23,8 @@ from typing import Any
 
 from data_bridge.database import Database
 from data_bridge.errors import Interrupted, PromotionRefused
-from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import check
+from data_bridge.reader import WindowReader, WindowRef
 from trainer.config.sections import EvaluateSettings, TrainSettings, judged_by
 from trainer.evaluate.contestants import kl_meter, open_contestants
 from trainer.evaluate.evaluation import evaluate_release, held_out_windows

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from data_bridge.database import Database
-from data_bridge.window_ids import end_of, is_held_out
+from data_bridge.window_ids import end_of, is_held_out, windows_from
 from tests.tiny_model import tiny_model_directory
 from trainer.inference.serving import Serving
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.evaluations import leaked_windows
 from trainer.promote.publish import publish
 from trainer.types import Release
-from trainer.world.cast import scripted_cast
-from trainer.world.clock import windows_from
+from trainer.world.agents import scripted_cast
 from trainer.world.market import Market
 from trainer.world.play import play_windows
 

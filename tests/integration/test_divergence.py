@@ -17,8 +17,7 @@ from tests.builders_training import good_and_bad_batch, make_settings
 from tests.tiny_model import shared_tiny_model
 from trainer.evaluate.divergence import SampledReplies, divergence_from_base, divergences, mean_divergence
 from trainer.evidence import from_json, to_json
-from trainer.inference.adapters import Adapters
-from trainer.inference.loading import load_base, load_tokenizer, prompt_tokens
+from trainer.inference.base_model import Adapters, load_base, load_tokenizer, prompt_tokens
 from trainer.promote.gate import Limits, Ruling, decide, evidence_of
 from trainer.train.backends.cpu import CpuBackend
 from trainer.types import StepResult

@@ -11,7 +11,7 @@ import pytest
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
 from tests.tiny_model import shared_tiny_model
-from trainer.inference.embedded_model import model_directory
+from trainer.inference.base_model import model_directory
 from trainer.inference.engine import Engine
 from trainer.types import Completion
 
@@ -40,7 +40,7 @@ async def test_replies_are_the_models_own_greedy_ones_with_their_log_probabiliti
     import torch
     from transformers import AutoModelForCausalLM
 
-    from trainer.inference.loading import load_tokenizer, prompt_tokens
+    from trainer.inference.base_model import load_tokenizer, prompt_tokens
 
     plain = AutoModelForCausalLM.from_pretrained(tiny)
     tokenizer = load_tokenizer(tiny)

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.window_ids import end_of, is_held_out
+from data_bridge.window_ids import end_of, is_held_out, windows_from
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, babbles, follows_the_news
 from trainer import pipeline
@@ -33,8 +33,7 @@ from trainer.pipeline import consider, evaluate
 from trainer.promote.gate import Ruling
 from trainer.promote.publish import publish, roll_back
 from trainer.types import Release
-from trainer.world.cast import scripted_cast
-from trainer.world.clock import windows_from
+from trainer.world.agents import scripted_cast
 from trainer.world.market import Market
 from trainer.world.play import play_windows
 

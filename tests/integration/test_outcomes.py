@@ -14,8 +14,8 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.outcomes import record_outcomes
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 from data_bridge.window_ids import start_of
 from tests.builders import insert_trajectory
 

@@ -11,8 +11,8 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.models import Window
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 from tests.builders import (
     NOW,
     WINDOW,

@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 from data_bridge.database import Database
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 from data_bridge.survey import survey
 from data_bridge.window_ids import start_of
 from tests.builders import (

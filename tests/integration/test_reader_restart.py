@@ -17,8 +17,8 @@ from data_bridge.database import open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.errors import DatabaseError
 from data_bridge.migrate import apply
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 from tests.builders import NOW, hours_before, insert_window
 
 RULES = Rules(now=NOW)

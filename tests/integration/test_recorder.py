@@ -22,8 +22,8 @@ from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.errors import DatabaseError
 from data_bridge.models import Action, EnvironmentState, LLMCall
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 from data_bridge.recorder import Recorder
 from data_bridge.recording import Store, TrajectoryRecording
 from data_bridge.traces import import_traces
@@ -232,7 +232,7 @@ async def test_a_hundred_agents_write_a_thousand_trajectories_while_postgres_is_
 _DIES = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from data_bridge.postgres_reader import WindowReader
+from data_bridge.reader import WindowReader
 from data_bridge.quality import Rules
 from data_bridge.recorder import Recorder
 from data_bridge.models import Action

@@ -15,19 +15,18 @@ import pytest
 from data_bridge.database import Database, open_database
 from data_bridge.errors import ConfigurationError
 from data_bridge.migrate import FOLDER
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import CheckedWindow, Reason, Rules, check, fault_of_outcomes
-from data_bridge.window_ids import end_of, window_of
+from data_bridge.reader import WindowReader
+from data_bridge.window_ids import end_of, window_of, windows_from
 from tests.fakes.policy_server import PolicyServer
 from tests.tiny_model import shared_tiny_model
 from trainer.cli.spawn_test_agents import main
-from trainer.world.cast import scripted_cast
-from trainer.world.clock import windows_from
+from trainer.ledger.simulation import planted_skills
+from trainer.world.agents import scripted_cast
 from trainer.world.dirt import soil
 from trainer.world.market import Market
 from trainer.world.play import play_windows
-from trainer.world.replay import decision_points, score_reply
-from trainer.world.store import load_windows, planted_skills
+from trainer.world.replay import decision_points, load_windows, score_reply
 
 WINDOWS = windows_from("2026-03-02T00:00", 6)
 MARKET = Market(7, luck=0.2, stage="several", decisions=3)

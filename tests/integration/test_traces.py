@@ -16,8 +16,8 @@ import pytest
 
 from data_bridge.database import Database, open_database
 from data_bridge.errors import ConfigurationError, DatabaseError, NotEnoughData
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 from data_bridge.traces import Passed, export_traces, import_traces
 from tests.builders import insert_outcomes, insert_trajectory
 

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from data_bridge.art_converter import ConversionRules, Converted, Member, Scored, ScoreRequest, convert_group
+from data_bridge.art_converter import (
+    ConversionRules,
+    Converted,
+    RewardedTrajectory,
+    Scored,
+    ScoreRequest,
+    convert_group,
+)
 from data_bridge.models import (
     AgentTrajectory,
     ChatMessage,
@@ -53,7 +60,7 @@ def acting(*calls: LLMCall) -> AgentTrajectory:
 
 async def convert(trajectory: AgentTrajectory, rules: ConversionRules = RULES, **options: Any) -> Converted:
     above = options.pop("above", True)
-    return (await convert_group([Member(trajectory, 0.75, above)], rules, options.get("scorer")))[0]
+    return (await convert_group([RewardedTrajectory(trajectory, 0.75, above)], rules, options.get("scorer")))[0]
 
 
 def choice_tokens(choice: Any) -> list[tuple[str, float]]:
@@ -293,7 +300,7 @@ async def test_nothing_that_is_known_only_afterwards_is_tokenised(tmp_path_facto
     from art.preprocessing.tokenize import tokenize_trajectory_groups
 
     from tests.tiny_model import shared_tiny_model
-    from trainer.inference.loading import load_tokenizer
+    from trainer.inference.base_model import load_tokenizer
 
     tokenizer = load_tokenizer(shared_tiny_model(tmp_path_factory))
     group, marks, seen = leaky_group()

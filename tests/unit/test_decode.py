@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_bridge.decode import _COERCIONS, Undecodable, decode_metadata, decode_news, decode_steps
+from data_bridge.decode import _COERCIONS, Undecodable, decode_metadata, decode_steps
 from data_bridge.models import Action, ChatMessage, EnvironmentState, LLMCall, Step
+from data_bridge.outcomes import decode_news
 from data_bridge.quality import Reason
 from tests.builders import plugin_steps, recorder_steps
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from trainer.inference.packing import MOST_ROWS, Waiting, cheapest_pair, in_waves
-from trainer.inference.wave import Reply
+from trainer.inference.wave import MOST_ROWS, Reply, Waiting, cheapest_pair, in_waves
 
 
 def make_reply(*, most_tokens: int = 10, prompt: int = 20, written: int = 0, is_wanted: bool = True) -> Reply:

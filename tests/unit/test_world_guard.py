@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_bridge.window_ids import windows_from
 from trainer.world.actions import BUY, HOLD, NO, SELL, YES, ActionError, Decision, parse
-from trainer.world.books import Book
-from trainer.world.cast import Agent
-from trainer.world.clock import windows_from
-from trainer.world.exchange import Exchange
-from trainer.world.exploration import NO_EXPLORATION
-from trainer.world.guard import DEFAULT_LIMITS, Limits, check
+from trainer.world.agents import NO_EXPLORATION, Agent, AgentAnswer, Ask
+from trainer.world.exchange import Book, Exchange
+from trainer.world.guard import DEFAULT_LIMITS, TradingLimits, check
 from trainer.world.market import SYMBOLS, Market
 from trainer.world.observation import Observation, observe
 from trainer.world.player import Player
-from trainer.world.policies import Answer, Ask
 
 
 @dataclass
@@ -29,9 +26,9 @@ class Parrot:
     lines: list[str]
     said: int = 0
 
-    async def answer(self, ask: Ask) -> Answer:
+    async def answer(self, ask: Ask) -> AgentAnswer:
         self.said += 1
-        return Answer(self.lines[(self.said - 1) % len(self.lines)], "parrot", 1.0, 1)
+        return AgentAnswer(self.lines[(self.said - 1) % len(self.lines)], "parrot", 1.0, 1)
 
 
 def agent(policy: Parrot, balance: float = 10_000.0) -> Agent:
@@ -51,11 +48,11 @@ traded = st.sampled_from([ticker.symbol for ticker in Market(11, stage="several"
 large = st.sampled_from([20, 40, 60, 80, 100])
 greedy = st.builds(lambda verb, market, size: f"{verb} {market} {size}%", st.sampled_from([BUY, SELL]), traded, large)
 any_limits = st.builds(
-    Limits, order=st.floats(0, 1), bet=st.floats(0, 1), position=st.floats(0, 3), loss=st.floats(0, 1)
+    TradingLimits, order=st.floats(0, 1), bet=st.floats(0, 1), position=st.floats(0, 3), loss=st.floats(0, 1)
 )
 
 
-def play_and_check(replies: list[str], balance: float, limits: Limits, luck: float) -> None:
+def play_and_check(replies: list[str], balance: float, limits: TradingLimits, luck: float) -> None:
     """Play two windows of six decisions with one agent; its books must be sound after every one of them."""
 
     async def play() -> None:
@@ -79,7 +76,7 @@ def play_and_check(replies: list[str], balance: float, limits: Limits, luck: flo
 @settings(max_examples=100, deadline=None)
 @given(replies=st.lists(st.one_of(orders, odd), min_size=1, max_size=12), balance=st.floats(0, 1e6), limits=any_limits)
 def test_no_sequence_of_replies_however_odd_buys_what_cannot_be_afforded_or_crashes_the_window(
-    replies: list[str], balance: float, limits: Limits
+    replies: list[str], balance: float, limits: TradingLimits
 ) -> None:
     play_and_check(replies, balance, limits, luck=0.5)
 
@@ -87,7 +84,7 @@ def test_no_sequence_of_replies_however_odd_buys_what_cannot_be_afforded_or_cras
 @settings(max_examples=100, deadline=None)
 @given(replies=st.lists(greedy, min_size=2, max_size=12), luck=st.floats(0, 1))
 def test_no_sequence_of_large_orders_buys_what_cannot_be_afforded(replies: list[str], luck: float) -> None:
-    play_and_check(replies, 10_000.0, Limits(order=1.0, bet=1.0, position=3.0, loss=1.0), luck)
+    play_and_check(replies, 10_000.0, TradingLimits(order=1.0, bet=1.0, position=3.0, loss=1.0), luck)
 
 
 @given(st.text())

@@ -8,9 +8,9 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from data_bridge.window_ids import is_closed, start_of
+from data_bridge.window_ids import is_closed, last_closed_windows, start_of, windows_from
 from trainer.world import headlines
-from trainer.world.clock import last_closed_windows, snowflake, windows_from
+from trainer.world.chance import snowflake
 from trainer.world.exchange import Exchange
 from trainer.world.market import Market, StageName, outcomes_of
 from trainer.world.observation import observe

@@ -11,15 +11,21 @@ from itertools import pairwise
 import pytest
 
 from data_bridge.models import ChatMessage
+from data_bridge.window_ids import windows_from
 from trainer.types import Completion
-from trainer.world.books import Book
-from trainer.world.cast import model_cast, scripted_cast
-from trainer.world.clock import windows_from
-from trainer.world.exploration import EXPLORER, NO_EXPLORATION, Exploration
+from trainer.world.agents import (
+    EXPLORER,
+    NO_EXPLORATION,
+    ChatPolicy,
+    Exploration,
+    ScriptedPolicy,
+    model_cast,
+    scripted_cast,
+)
+from trainer.world.exchange import Book
 from trainer.world.market import Market
+from trainer.world.observation import messages_for
 from trainer.world.player import PlayedHour, Player
-from trainer.world.policies import ChatPolicy, ScriptedPolicy
-from trainer.world.prompt import messages_for
 from trainer.world.replay import SimulatedWindow, decision_points, score_reply
 
 WINDOWS = windows_from("2026-03-02T00:00", 12)

@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from trainer.world.cast import scripted_cast
-from trainer.world.clock import windows_from
+from data_bridge.window_ids import windows_from
+from trainer.world.agents import scripted_cast
 from trainer.world.market import Market, StageName
 from trainer.world.player import Player
 

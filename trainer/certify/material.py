@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step
-from data_bridge.window_ids import end_of, start_of
+from data_bridge.window_ids import end_of, start_of, windows_from
 from trainer.types import Group
-from trainer.world.cast import scripted_cast
-from trainer.world.clock import windows_from
+from trainer.world.agents import scripted_cast
 from trainer.world.market import Market, outcomes_of
 from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import action_of

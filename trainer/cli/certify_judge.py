@@ -91,8 +91,8 @@ async def _materials(settings: CertifySettings, database: Database) -> list[Mate
 
 async def _own_groups(settings: CertifySettings, database: Database) -> list[Group]:
     """The first ``--groups`` groups that the user's own windows give."""
-    from data_bridge.postgres_reader import WindowReader
     from data_bridge.quality import check
+    from data_bridge.reader import WindowReader
     from trainer.config.sections import window_rules
     from trainer.ledger.clock import clock
     from trainer.plan.grouping import form_groups

@@ -33,7 +33,7 @@ async def _work(settings: CheckSettings) -> int:
 
 
 async def _check_all(settings: CheckSettings) -> int:
-    from data_bridge.postgres_reader import WindowReader
+    from data_bridge.reader import WindowReader
     from data_bridge.survey import survey
     from trainer.cli.check_report import make_report
     from trainer.cli.check_tables import show_report
@@ -67,8 +67,8 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
 
 
 async def _check_one(settings: CheckSettings, window: str) -> int:
-    from data_bridge.postgres_reader import WindowReader
     from data_bridge.quality import check
+    from data_bridge.reader import WindowReader
     from data_bridge.window_ids import normalise
     from trainer.cli.check_window_view import make_view, show_view
     from trainer.ledger.clock import clock

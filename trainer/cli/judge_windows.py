@@ -16,10 +16,9 @@ from trainer.config.commands import JudgeWindowsSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from data_bridge.discovery import WindowRef
     from data_bridge.models import Window
-    from data_bridge.postgres_reader import WindowReader
     from data_bridge.quality import Rules
+    from data_bridge.reader import WindowReader, WindowRef
     from trainer.judge.cost import CostEstimate
     from trainer.run.judge_windows import WindowVerdicts
     from trainer.types import JudgedGroup, JudgeIdentity, JudgeUsage
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def work(settings: JudgeWindowsSettings) -> int:
-    from data_bridge.postgres_reader import WindowReader
+    from data_bridge.reader import WindowReader
     from trainer.judge.cost import is_priced
     from trainer.judge.open import describe, open_judge
     from trainer.run.judge_windows import FailurePolicy, judge_windows

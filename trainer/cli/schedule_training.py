@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import NoReturn
 
-from data_bridge.database import Database
-from data_bridge.database_faults import explain, is_transient
+from data_bridge.database import Database, explain, is_transient
 from data_bridge.errors import ConfigurationError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command

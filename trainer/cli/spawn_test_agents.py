@@ -7,19 +7,20 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import ConfigurationError
-from data_bridge.window_ids import is_closed, normalise, start_of, window_of
+from data_bridge.window_ids import is_closed, last_closed_windows, normalise, start_of, window_of, windows_from
 from trainer.cli.frame import database_of, run_command
 from trainer.config.commands import SpawnSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
-    from trainer.world.cast import Agent
+    from trainer.world.agents import Agent
+    from trainer.world.play import Tally
     from trainer.world.player import PlayedHour
-    from trainer.world.tally import Tally
 
 _LOOKAHEAD = 7
 """Windows whose first decisions a model is asked about in advance: with 8 agents, 64 requests at once."""
@@ -39,17 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def spawn(settings: SpawnSettings) -> int:
     """Play the windows, soil them if asked to, print what came of them."""
+    from trainer.ledger.simulation import unplayed
+    from trainer.world.agents import Exploration
     from trainer.world.dirt import soil
-    from trainer.world.exploration import Exploration
     from trainer.world.market import Market
     from trainer.world.play import play_windows
-    from trainer.world.store import unplayed
 
     windows = windows_to_play(settings, datetime.now(UTC))
     market = Market(settings.seed, settings.luck, settings.stage, settings.decisions)
     async with _own_database(settings) as database, _cast(settings) as cast:
         started = time.monotonic()
-        fresh = await unplayed(database, market, windows)
+        fresh = await unplayed(database, astuple(market), windows)
         with _progress(len(windows), quiet=settings.json_output) as advance:
             tally = await play_windows(
                 database,
@@ -92,8 +93,6 @@ def windows_to_play(settings: SpawnSettings, now: datetime) -> tuple[str, ...]:
 
     Without --start, whole days that end with yesterday, so that the same call a little later means the same hours.
     """
-    from trainer.world.clock import last_closed_windows, windows_from
-
     if settings.start is None:
         if settings.until_now or settings.windows > _WHOLE_DAYS_WITHIN_A_WEEK:
             return last_closed_windows(settings.windows, now)
@@ -117,13 +116,12 @@ def windows_to_play(settings: SpawnSettings, now: datetime) -> tuple[str, ...]:
 @asynccontextmanager
 async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
     """The agents, with whatever decides for them open for as long as they play."""
-    from trainer.world.cast import model_cast, scripted_cast
-    from trainer.world.policies import ChatPolicy
+    from trainer.world.agents import ChatPolicy, model_cast, scripted_cast
 
     if settings.policy == "scripted":
         yield scripted_cast(settings.agents, settings.seed)
     elif settings.policy == "embedded":
-        from trainer.inference.embedded_model import model_directory
+        from trainer.inference.base_model import model_directory
         from trainer.inference.engine import Engine
 
         if not settings.json_output:
@@ -137,7 +135,7 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
         finally:
             await engine.close()
     elif settings.policy.startswith(("http://", "https://")):
-        from trainer.inference.endpoint import EndpointModel
+        from trainer.inference.open import EndpointModel
 
         key = settings.policy_api_key.get_secret_value() if settings.policy_api_key is not None else "none"
         endpoint = EndpointModel(settings.policy, settings.policy_model or settings.model, key)

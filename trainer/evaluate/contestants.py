@@ -15,9 +15,8 @@ from trainer.evaluate.divergence import SampledReplies, divergence_from_base
 from trainer.evaluate.evaluation import MeasureKL
 from trainer.evaluate.simulated_replay import NewsScript, SimulatedReplay
 from trainer.evidence import Role
-from trainer.inference.embedded_model import model_directory
-from trainer.inference.endpoint import EndpointModel
-from trainer.inference.open import ARTIFACT, adapter_of, open_chat_model, open_engine
+from trainer.inference.base_model import model_directory
+from trainer.inference.open import ARTIFACT, EndpointModel, adapter_of, open_chat_model, open_engine
 from trainer.inference.serving import serving as serving_of
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.types import ChatModel, Checkpoint, Release

@@ -15,8 +15,16 @@ from typing import Protocol
 
 import msgspec
 
-from data_bridge.chat_format import NotText, seen_messages
-from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step
+from data_bridge.models import (
+    Action,
+    AgentTrajectory,
+    ChatMessage,
+    LLMCall,
+    MarketOutcomes,
+    NotText,
+    Step,
+    seen_messages,
+)
 from data_bridge.quality import CheckedWindow
 
 DEFAULT_MAX_TOKENS = 256

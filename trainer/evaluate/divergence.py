@@ -55,8 +55,7 @@ def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[Sa
     """Mean KL per sampled token of the checkpoint in ``adapter`` from the model in ``base``; None without a token."""
     import torch
 
-    from trainer.inference.adapters import Adapters
-    from trainer.inference.loading import load_base, load_tokenizer, prompt_tokens
+    from trainer.inference.base_model import Adapters, load_base, load_tokenizer, prompt_tokens
 
     started = monotonic()
     tokenizer, model = load_tokenizer(base), load_base(base, attention="sdpa")
@@ -86,7 +85,7 @@ def _hidden(model: Any, spoken: Sequence[tuple[Tokens, tuple[Tokens, ...]]]) -> 
     """
     import torch
 
-    from trainer.inference.sampling import shared_beginning
+    from trainer.inference.shared_prefix import shared_beginning
 
     prompts = [prompt for prompt, _ in spoken]
     shared = min(shared_beginning(prompts), min(map(len, prompts)) - 1)

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import CheckedWindow, check
+from data_bridge.reader import WindowReader
 from data_bridge.window_ids import is_held_out
 from trainer.config.sections import EvaluateSettings, EvaluationSettings, TrainSettings, WindowSettings, window_rules
 from trainer.evaluate.blind_trial import Outcome, Plan, Policy, compare_policies

@@ -11,14 +11,11 @@ from dataclasses import dataclass, field
 from data_bridge.database import Database
 from trainer.evaluate.decision_points import DecisionPoint, Replayed
 from trainer.types import Completion
+from trainer.world.agents import DEFAULT_EXPLORATION, Ask, ScriptedPolicy
 from trainer.world.exchange import fill_price
-from trainer.world.exploration import DEFAULT_EXPLORATION
-from trainer.world.player import judge_reply
-from trainer.world.policies import Ask, ScriptedPolicy
+from trainer.world.guard import judge_reply
 from trainer.world.record import action_of
-from trainer.world.replay import DecisionPoint as Moment
-from trainer.world.replay import SimulatedWindow, decision_points, score_reply
-from trainer.world.store import load_windows
+from trainer.world.replay import Moment, SimulatedWindow, decision_points, load_windows, score_reply
 
 
 @dataclass(slots=True)

@@ -11,13 +11,9 @@ import torch
 from jinja2 import TemplateError
 
 from data_bridge.errors import BackendError, HindsightError
-from trainer.inference.adapters import Adapters
-from trainer.inference.loading import end_tokens, load_base, load_tokenizer, prompt_tokens
-from trainer.inference.packing import LANE_BYTES, Waiting, cheapest_pair, in_waves
-from trainer.inference.prompt_reader import PromptReader
-from trainer.inference.sampling import random_source
-from trainer.inference.shared_prefix import register
-from trainer.inference.wave import LoadedModel, Reply, Wave
+from trainer.inference.base_model import Adapters, end_tokens, load_base, load_tokenizer, prompt_tokens
+from trainer.inference.shared_prefix import PromptReader, register
+from trainer.inference.wave import LANE_BYTES, LoadedModel, Reply, Waiting, Wave, cheapest_pair, in_waves, random_source
 from trainer.types import Completion
 
 if TYPE_CHECKING:

@@ -2,27 +2,42 @@
 
 Requests that arrive meanwhile start a wave of their own; the engine steps the waves in turn and joins them when they
 become many, so nobody waits for somebody else's long reply to end.
+
+Before they start, replies wait in two lanes, the short and the long ones, each with room of its own, so that memory
+stays bounded and a short one never waits for a long one to end. A wave keeps its prompts and its replies as rectangles;
+what is written together must be alike enough that they are not mostly padding.
+
+Each reply brings its own uniform numbers, so a request with a seed gives the same reply whoever shares its wave, up to
+the rounding of a differently shaped matrix product.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainer.inference.prompt_reader import PromptReader
-from trainer.inference.sampling import choose, cut_at_stop
-from trainer.inference.shared_prefix import ReplyMemory, Tokens
+from trainer.inference.shared_prefix import PromptReader, ReplyMemory, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _COMPACT_BELOW = 0.75
 """Rows that ended are carried along until this share of the wave is left: moving memory costs too."""
+MOST_ROWS = 64
+"""Replies of one wave, and of one lane: beyond this a CPU gains nothing from more."""
+LANE_BYTES = 1 << 30
+"""Memory for the prompts and replies of one lane, as if every reply became as long as it may."""
+_LONG = 256
+"""Replies that may have more tokens than this wait in the lane of the long ones."""
+_PADDING_ALLOWED = 2048
+"""Tokens of padding that cost less than a second pass over the model's weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,7 @@ class Wave:
     def _sample(self) -> Tensor:
         temperatures = torch.tensor([reply.temperature for reply in self._rows])
         uniforms = torch.tensor([reply.source.random() for reply in self._rows], dtype=torch.float64)
-        tokens, logprobs = choose(self._model.head(self._hidden), temperatures, uniforms)
+        tokens, logprobs = _choose(self._model.head(self._hidden), temperatures, uniforms)
         for reply, token, logprob in zip(self._rows, tokens.tolist(), logprobs.tolist(), strict=True):
             if reply.finish_reason is None:
                 reply.token_ids.append(token)
@@ -124,7 +139,7 @@ class Wave:
         elif token in self._model.ends:
             reply.finish_reason, reply.text = "stop", self._text_of(reply.token_ids[:-1])
         else:
-            cut = cut_at_stop(self._text_of(reply.token_ids), reply.stop) if reply.stop else None
+            cut = _cut_at_stop(self._text_of(reply.token_ids), reply.stop) if reply.stop else None
             if cut is not None:
                 reply.finish_reason, reply.text = "stop", cut
             elif len(reply.token_ids) >= reply.most_tokens:
@@ -144,3 +159,126 @@ class Wave:
         )
         self._positions = self._positions + 1
         self._hidden = output.last_hidden_state[:, 0]
+
+
+def random_source(seed: int | None, sample: int) -> random.Random:
+    """The stream of numbers of one reply: its own for every sample of a request."""
+    return random.Random() if seed is None else random.Random(f"{seed}:{sample}")
+
+
+def _choose(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """One token per row by inverse transform, and its log-probability at temperature 1.
+
+    Temperature 0 takes the likeliest token.
+    """
+    greedy = temperatures <= 0
+    scaled = logits / torch.where(greedy, torch.ones_like(temperatures), temperatures)[:, None]
+    cumulative = torch.softmax(scaled, dim=-1).double().cumsum(dim=-1)
+    targets = (uniforms.double() * cumulative[:, -1])[:, None]
+    sampled = torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_max(logits.shape[-1] - 1)
+    tokens = torch.where(greedy, logits.argmax(dim=-1), sampled)
+    logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
+    return tokens, logprobs
+
+
+def _cut_at_stop(text: str, stops: Sequence[str]) -> str | None:
+    """``text`` up to the first of ``stops``, or None if it holds none."""
+    places = [place for stop in stops if stop and (place := text.find(stop)) >= 0]
+    return text[: min(places)] if places else None
+
+
+class Waiting:
+    """Replies that have not begun."""
+
+    def __init__(self, lane_tokens: int) -> None:
+        self._short, self._long = _Lane(lane_tokens), _Lane(lane_tokens)
+
+    def __bool__(self) -> bool:
+        return bool(self._short.replies or self._long.replies)
+
+    def add(self, reply: Reply) -> None:
+        (self._long if _is_long(reply) else self._short).replies.append(reply)
+
+    def take(self, waves: Sequence[Sequence[Reply]]) -> list[Reply]:
+        """The next replies of each lane that have room beside those in ``waves``."""
+        long = [[reply for reply in wave if _is_long(reply)] for wave in waves]
+        short = [[reply for reply in wave if not _is_long(reply)] for wave in waves]
+        return [*self._short.take(short), *self._long.take(long)]
+
+    def remove_unwanted(self) -> list[Reply]:
+        """Take out the replies that nobody waits for any more."""
+        return self._short.remove_unwanted() + self._long.remove_unwanted()
+
+    def remove_all(self) -> list[Reply]:
+        removed = [*self._short.replies, *self._long.replies]
+        self._short.replies.clear()
+        self._long.replies.clear()
+        return removed
+
+
+class _Lane:
+    """Replies in the order they came, and room for ``tokens`` of prompts and replies."""
+
+    def __init__(self, tokens: int) -> None:
+        self.replies: deque[Reply] = deque()
+        self._tokens = tokens
+
+    def take(self, waves: Sequence[Sequence[Reply]]) -> list[Reply]:
+        """Those that have room; one that alone is too large for the lane begins when nothing else is under way."""
+        rows = sum(map(len, waves))
+        tokens = sum(map(_may_hold, waves))
+        taken: list[Reply] = []
+        while self.replies:
+            grown = [*taken, self.replies[0]]
+            is_full = rows + len(grown) > MOST_ROWS or tokens + _may_hold(grown) > self._tokens
+            if is_full and (rows or taken):
+                break
+            taken = grown
+            self.replies.popleft()
+        return taken
+
+    def remove_unwanted(self) -> list[Reply]:
+        unwanted = [reply for reply in self.replies if not reply.is_wanted()]
+        if unwanted:
+            self.replies = deque(reply for reply in self.replies if reply.is_wanted())
+        return unwanted
+
+
+def in_waves(replies: Sequence[Reply]) -> list[list[Reply]]:
+    """``replies`` of one adapter in as few waves as are not mostly padding."""
+    waves: list[list[Reply]] = []
+    for reply in sorted(replies, key=lambda reply: len(reply.prompt)):
+        if waves and _fit_together([*waves[-1], reply]):
+            waves[-1].append(reply)
+        else:
+            waves.append([reply])
+    return waves
+
+
+def cheapest_pair(waves: Sequence[Sequence[Reply]]) -> tuple[int, int] | None:
+    """The two waves that are joined with the least memory moved; None if no two fit together."""
+    joined = {(one, other): [*waves[one], *waves[other]] for one, other in combinations(range(len(waves)), 2)}
+    fitting = [pair for pair, replies in joined.items() if _fit_together(replies)]
+    return min(fitting, key=lambda pair: _held(joined[pair]), default=None)
+
+
+def _is_long(reply: Reply) -> bool:
+    return reply.most_tokens > _LONG
+
+
+def _may_hold(wave: Sequence[Reply]) -> int:
+    """Tokens that ``wave`` holds when every reply is as long as it may be."""
+    return sum(len(prompt) for prompt in {reply.prompt for reply in wave}) + sum(reply.most_tokens for reply in wave)
+
+
+def _fit_together(replies: Sequence[Reply]) -> bool:
+    used = sum(len(prompt) for prompt in {reply.prompt for reply in replies})
+    used += sum(len(reply.token_ids) for reply in replies)
+    return len(replies) <= MOST_ROWS and _held(replies) <= 1.5 * used + _PADDING_ALLOWED
+
+
+def _held(replies: Sequence[Reply]) -> int:
+    """Tokens that one wave of ``replies`` holds now, padding included."""
+    prompts = {reply.prompt for reply in replies}
+    longest, furthest = max(map(len, prompts)), max(len(reply.token_ids) for reply in replies)
+    return len(prompts) * longest + len(replies) * furthest

@@ -12,13 +12,7 @@ from datetime import datetime
 from data_bridge.database import Database
 from data_bridge.window_ids import GRACE, end_of
 from trainer.config.sections import moment_of
-
-_MAY_READ = """
-SELECT EXISTS (
-  SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-  WHERE nspname = 'hindsight' AND relname = 'simulated_windows'
-    AND has_schema_privilege(pg_namespace.oid, 'USAGE') AND has_table_privilege(pg_class.oid, 'SELECT'))
-"""
+from trainer.ledger.simulation import newest_simulated
 
 
 async def clock(database: Database, until: str | None) -> datetime:
@@ -28,11 +22,3 @@ async def clock(database: Database, until: str | None) -> datetime:
     now: datetime = await database.pool.fetchval("SELECT now()")
     newest = await newest_simulated(database)
     return now if newest is None else max(now, end_of(newest, 1) + GRACE)
-
-
-async def newest_simulated(database: Database) -> str | None:
-    """The newest window that was ever played here; None if there is none, or no table of them that we may read."""
-    if not await database.pool.fetchval(_MAY_READ):
-        return None
-    newest: str | None = await database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
-    return newest

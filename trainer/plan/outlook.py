@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from data_bridge.errors import NotEnoughData
-from data_bridge.postgres_reader import WindowReader, WindowRef
 from data_bridge.quality import Exclusion, Reason
+from data_bridge.reader import WindowReader, WindowRef
 from data_bridge.survey import Survey, WindowSummary, survey
 from trainer.config.sections import PlanSettings
 from trainer.ledger.runs import Ledger

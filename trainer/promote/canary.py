@@ -18,12 +18,11 @@ from statistics import fmean
 
 import numpy as np
 
-from data_bridge.chat_format import Author, author_of
 from data_bridge.database import Database
 from data_bridge.game_writes import judge_scores
-from data_bridge.models import AgentTrajectory
-from data_bridge.postgres_reader import WindowReader
+from data_bridge.models import AgentTrajectory, Author, author_of
 from data_bridge.quality import Rules
+from data_bridge.reader import WindowReader
 from data_bridge.window_ids import is_closed, start_of, window_of
 from trainer.ledger.releases import Promotion, canary_agents_of, running_canary
 from trainer.promote.publish import end_canary, finish_canary

@@ -15,23 +15,19 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from data_bridge.errors import Interrupted, NotEnoughData
-from data_bridge.postgres_reader import WindowReader
 from data_bridge.quality import Rules
-from data_bridge.window_ids import GRACE, end_of, start_of, window_of
+from data_bridge.reader import WindowReader
+from data_bridge.window_ids import GRACE, end_of, last_closed_windows, start_of, window_of, windows_from
 from trainer.config.sections import window_rules
-from trainer.ledger.clock import newest_simulated
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
+from trainer.ledger.simulation import newest_simulated
 from trainer.plan.outlook import look_ahead
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.types import NOTHING_PLANNED
-from trainer.world.cast import model_cast
-from trainer.world.clock import last_closed_windows, windows_from
-from trainer.world.exploration import Exploration
+from trainer.world.agents import ChatPolicy, Exploration, model_cast
 from trainer.world.market import Market
-from trainer.world.play import play_windows
-from trainer.world.policies import ChatPolicy
-from trainer.world.tally import Tally
+from trainer.world.play import Tally, play_windows
 
 if TYPE_CHECKING:
     from trainer.inference.engine import Engine

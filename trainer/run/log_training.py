@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.postgres_reader import WindowReader
+from data_bridge.reader import WindowReader
 from trainer.config.sections import TrainSettings, window_rules
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.ledger.clock import clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from data_bridge.database import Database
-from data_bridge.postgres_reader import WindowReader
+from data_bridge.reader import WindowReader
 from data_bridge.survey import survey
 from trainer.config.sections import ReadinessSettings, window_rules
 from trainer.ledger.clock import clock

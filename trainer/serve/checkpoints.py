@@ -17,8 +17,8 @@ import msgspec
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.models import ChatMessage
+from trainer.inference.base_model import check_base
 from trainer.inference.checkpoints import StoredStep
-from trainer.inference.embedded_model import check_base
 from trainer.ledger.pointer import Pointer, pointer_file, read_pointer
 from trainer.serve.wire import RequestError
 from trainer.types import Completion

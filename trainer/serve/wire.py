@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from data_bridge.chat_format import text_of
-from data_bridge.models import ChatMessage
+from data_bridge.models import ChatMessage, text_of
 from trainer.types import Completion
 
 MOST_REPLIES = 32

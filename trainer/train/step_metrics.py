@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from data_bridge.chat_format import author_of
+from data_bridge.models import author_of
 from trainer.types import JudgedGroup, StepResult
 
 HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)

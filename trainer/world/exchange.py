@@ -1,17 +1,23 @@
-"""The exchange of one window: quotes, orders filled in one auction a decision, and the tape of what really happened.
+"""The exchange of one window: quotes, orders filled in one auction a decision, and the agents' books.
 
 All orders of a decision are filled together at the price that they move: who answered first makes no difference,
-and nobody gains by moving the price against others of the same moment. The move stays for the rest of the hour.
+and nobody gains by moving the price against others of the same moment. The move stays for the rest of the hour. The
+tape keeps what really happened.
+
+An agent's book says what it owns in the window, what that is worth and what it has made. Positions live for one
+window: they are opened against the balance, marked at every decision, and settled when the window closes. Orders are
+sized by the *stake*, which is the balance at the start of the window: agents that decide the same make the same
+return, whatever their balances are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from trainer.world.actions import HOLD, NO, YES, Decision
-from trainer.world.books import direction
+from trainer.world.actions import BUY, HOLD, NO, SELL, YES, Decision
 from trainer.world.market import Hour
 
 IMPACT = 0.005
@@ -89,3 +95,95 @@ def marks(prices: Mapping[str, float]) -> dict[str, float]:
             valued[f"{market}:{YES}"] = price
             valued[f"{market}:{NO}"] = round(1 - price, 2)
     return valued
+
+
+def direction(decision: Decision) -> int:
+    """Which way the order pushes the price of its market."""
+    return {BUY: 1, SELL: -1, YES: 1, NO: -1}.get(decision.verb, 0)
+
+
+def instrument(decision: Decision) -> str:
+    """What is held after the order: the ticker itself, or one side of a question."""
+    return f"{decision.market}:{decision.verb}" if decision.verb in (YES, NO) else decision.market
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Units held (negative: sold short) and the average price they were entered at."""
+
+    units: float
+    entry: float
+
+    @property
+    def committed(self) -> float:
+        """The money that stands behind it."""
+        return abs(self.units) * self.entry
+
+    def gain(self, price: float) -> float:
+        return self.units * (price - self.entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The books of one agent in one window. Immutable: an order gives the next book."""
+
+    balance: float
+    """At the start of the window."""
+    lifetime_pnl: float
+    """At the start of the window."""
+    positions: Mapping[str, Holding] = field(default_factory=dict)
+    realised: float = 0.0
+    trades: int = 0
+    errors: int = 0
+
+    @property
+    def stake(self) -> float:
+        return max(0.0, self.balance)
+
+    @property
+    def committed(self) -> float:
+        return sum(position.committed for position in self.positions.values())
+
+    def gain(self, prices: Mapping[str, float]) -> float:
+        """What the agent has made in this window, open positions at ``prices``."""
+        return self.realised + sum(position.gain(prices[name]) for name, position in self.positions.items())
+
+    def with_error(self) -> Book:
+        return replace(self, errors=self.errors + 1)
+
+    def filled(self, decision: Decision, price: float) -> Book:
+        """The book after ``decision`` was filled at ``price`` (for NO: the price of a NO)."""
+        name = instrument(decision)
+        bought = decision.percent / 100 * self.stake / price
+        units = -bought if decision.verb == SELL else bought
+        held = self.positions.get(name, Holding(0.0, price))
+        realised = self.realised
+        if held.units * units >= 0:
+            total = held.units + units
+            entry = (held.units * held.entry + units * price) / total if total else price
+        else:
+            closed = min(abs(held.units), abs(units)) * (1 if held.units > 0 else -1)
+            realised += closed * (price - held.entry)
+            total = held.units + units
+            entry = held.entry if held.units * total > 0 else price
+        positions = dict(self.positions)
+        positions.pop(name, None)
+        if abs(total) * price > 0.005:
+            positions[name] = Holding(total, entry)
+        else:
+            realised += total * (price - entry)
+        return replace(self, positions=positions, realised=realised, trades=self.trades + 1)
+
+    def settled(self, prices: Mapping[str, float]) -> Book:
+        """The book after the window closed at ``prices``: no positions left, balance and lifetime P&L carried on."""
+        gain = round(self.gain(prices), 2)
+        return replace(
+            self,
+            balance=round(self.balance + gain, 2),
+            lifetime_pnl=round(self.lifetime_pnl + gain, 2),
+            positions={},
+            realised=0.0,
+        )
+
+    def next_window(self) -> Book:
+        return replace(self, positions={}, realised=0.0, trades=0, errors=0)

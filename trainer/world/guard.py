@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.world.actions import HOLD, NO, SELL, YES, ActionError, Decision
-from trainer.world.books import Book, instrument
+from trainer.world.actions import HOLD, NO, SELL, YES, ActionError, Decision, parse
+from trainer.world.exchange import Book, instrument
 from trainer.world.observation import Observation, Offer
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TradingLimits:
     """In shares of the stake."""
 
     order: float = 0.20
@@ -23,10 +23,20 @@ class Limits:
     """An agent that has lost this much in the window may only make its positions smaller."""
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = TradingLimits()
 
 
-def check(decision: Decision, seen: Observation, book: Book, gain: float, limits: Limits) -> ActionError | None:
+def judge_reply(
+    reply: str, seen: Observation, book: Book, gain: float, limits: TradingLimits
+) -> tuple[Decision | None, ActionError | None]:
+    """What ``reply`` says, and why it cannot be done if so. The one path for live play and for replay."""
+    parsed = parse(reply)
+    if isinstance(parsed, ActionError):
+        return None, parsed
+    return parsed, check(parsed, seen, book, gain, limits)
+
+
+def check(decision: Decision, seen: Observation, book: Book, gain: float, limits: TradingLimits) -> ActionError | None:
     """Why ``decision`` is blocked, or None. ``gain`` is what the agent has made in the window so far."""
     if decision.verb == HOLD:
         return None if Offer(HOLD) in seen.offers else _blocked("not_offered", "HOLD is not offered here")

@@ -11,13 +11,13 @@ worth nothing over a pair, not only in the limit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Literal
 
 from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.window_ids import start_of
 from trainer.world import headlines
 from trainer.world.chance import between, shuffled, unit
-from trainer.world.clock import decision_minutes, moment
 
 SYMBOLS = ("$COIN", "$NOVA", "$ORCA", "$MINT", "$BOLT", "$FERN")
 SMALLEST_MOVE, LARGEST_MOVE = 0.02, 0.05
@@ -169,6 +169,16 @@ class Market:
                 text, name = headlines.hint(subject.question, subject.direction, *key), subject.label
             told.append(News(minute - 2, text, name, subject.direction))
         return tuple(told)
+
+
+def decision_minutes(decisions: int) -> tuple[float, ...]:
+    """Decisions spread evenly over the hour, the first early enough to earn what the news is worth."""
+    return tuple(4 + 50 * step / decisions for step in range(decisions))
+
+
+def moment(window_id: str, minute: float) -> datetime:
+    """``minute`` of the window, as a time."""
+    return start_of(window_id) + timedelta(minutes=minute)
 
 
 def outcomes_of(hour: Hour, closing: dict[str, float], yes_closing: dict[str, float]) -> MarketOutcomes:

@@ -1,7 +1,17 @@
-"""What an agent can know at a decision: the prices and the news up to that minute, and what can be done now.
+"""What an agent can know at a decision, and the chat messages that tell it to the agent's model.
 
-An observation holds nothing of what happens later, and nothing of the planted truth. It is the same for every
-agent of the window; what an agent owns is in its book.
+An observation has the prices and the news up to that minute, and what can be done now. It holds nothing of what
+happens later, and nothing of the planted truth. It is the same for every agent of the window; what an agent owns is in
+its book.
+
+The words were chosen by measuring the embedded 135M model: a rule of two short sentences, two worked examples up, then
+two down, then prices and news in the same layout. Untrained, over all headlines, it then ranks BUY over SELL for good
+news against bad with an AUC of 0.87 and hardly prefers either (36 % of its replies are actions at temperature 1, 61 %
+at 0.8); with the examples in another order, or other tickers in them, it prefers one whatever the news (AUC 0.5 to
+0.7). Training needs both answers alive, so the order is fixed and the ticker is one.
+
+Everything up to the last message is the same for all agents and all hours of a stage, so that an engine computes it
+once; nothing in it is an agent's own, so that the agents of a window share the rest as well.
 """
 
 from __future__ import annotations
@@ -9,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainer.world.actions import BUY, HOLD, NO, SELL, YES
-from trainer.world.market import Hour
+from data_bridge.models import ChatMessage
+from trainer.world.actions import BUY, HOLD, NO, SELL, YES, Decision
+from trainer.world.market import Hour, StageName
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +33,7 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class OpenQuestion:
     """An open prediction market and what a YES costs now."""
 
     label: str
@@ -47,7 +58,7 @@ class Observation:
     step: int
     minute: float
     quotes: tuple[Quote, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[OpenQuestion, ...]
     headlines: tuple[str, ...]
     """Everything published so far, oldest first."""
     offers: tuple[Offer, ...]
@@ -65,7 +76,7 @@ def observe(hour: Hour, step: int, prices: Mapping[str, float]) -> Observation:
     minute = hour.minutes[step]
     quotes = tuple(Quote(ticker.symbol, prices[ticker.symbol]) for ticker in hour.tickers)
     questions = tuple(
-        Question(market.label, market.question, prices[market.label])
+        OpenQuestion(market.label, market.question, prices[market.label])
         for market in hour.predictions
         if step < market.open_steps
     )
@@ -75,3 +86,52 @@ def observe(hour: Hour, step: int, prices: Mapping[str, float]) -> Observation:
         offers.append(Offer(HOLD))
     told = tuple(news.headline for news in hour.news if news.minute <= minute)
     return Observation(hour.window_id, step, minute, quotes, questions, told, tuple(offers))
+
+
+PROMPT_VERSION = "1"
+"""Kept with every simulated window: one that was asked in other words is not replayed."""
+
+_SYSTEM: dict[StageName, str] = {
+    "one": "Good news: BUY. Bad news: SELL.",
+    "several": "Good news: BUY. Bad news: SELL. For a question: YES or NO. If unsure: HOLD.",
+}
+
+_QUESTION = (OpenQuestion("#1", "port reopens this hour", 0.5),)
+
+_EXAMPLES: dict[StageName, tuple[tuple[tuple[tuple[str, int], ...], str, Decision], ...]] = {
+    "one": (
+        ((("$COIN", 83),), "Orders at $COIN surge", Decision(BUY, "$COIN", 20)),
+        ((("$COIN", 214),), "$COIN wins a big award", Decision(BUY, "$COIN", 20)),
+        ((("$COIN", 147),), "Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
+        ((("$COIN", 320),), "$COIN recalls a faulty product", Decision(SELL, "$COIN", 20)),
+    ),
+    "several": (
+        ((("$COIN", 83), ("$NOVA", 214), ("$MINT", 147)), "Orders at $NOVA surge", Decision(BUY, "$NOVA", 20)),
+        (
+            (("$COIN", 121), ("$NOVA", 52), ("$MINT", 320)),
+            "Plans are cancelled: port reopens this hour",
+            Decision(NO, "#1", 2),
+        ),
+        ((("$COIN", 260), ("$NOVA", 91), ("$MINT", 48)), "Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
+    ),
+}
+"""Prices, news and the right answer. No price comes twice: else the model takes it for a part of the answer."""
+
+
+def messages_for(seen: Observation, stage: StageName) -> list[ChatMessage]:
+    """The conversation that ends with the agent's turn to decide on ``seen``."""
+    chat = [ChatMessage(role="system", content=_SYSTEM[stage])]
+    questions = () if stage == "one" else _QUESTION
+    for prices, headline, decision in _EXAMPLES[stage]:
+        quotes = tuple(Quote(symbol, price) for symbol, price in prices)
+        chat.append(ChatMessage(role="user", content=_layout(quotes, questions, (headline,))))
+        chat.append(ChatMessage(role="assistant", content=str(decision)))
+    chat.append(ChatMessage(role="user", content=_layout(seen.quotes, seen.questions, seen.headlines)))
+    return chat
+
+
+def _layout(quotes: tuple[Quote, ...], questions: tuple[OpenQuestion, ...], headlines: tuple[str, ...]) -> str:
+    lines = [f"{quote.symbol} {quote.price:.0f}" for quote in quotes]
+    lines += [f"{question.label} {question.question} YES {question.yes_price:.2f}" for question in questions]
+    lines += [f"News: {headline}" for headline in headlines]
+    return "\n".join(lines)

@@ -8,21 +8,89 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
-from data_bridge.migrate import has_game_tables
+from data_bridge.migrate import has_game_tables, owns_game_tables
 from data_bridge.recorder import Recorder
-from data_bridge.trajectory_rows import owns_game_tables
-from trainer.world.cast import Agent
-from trainer.world.exploration import DEFAULT_EXPLORATION, Exploration
-from trainer.world.guard import DEFAULT_LIMITS, Limits
+from trainer.ledger.simulation import (
+    SimulatedAgentRow,
+    SimulatedWindowRow,
+    balances,
+    claim,
+    remember,
+    unplayed,
+    windows_played,
+)
+from trainer.world.agents import DEFAULT_EXPLORATION, Agent, Exploration
+from trainer.world.exchange import Book
+from trainer.world.guard import DEFAULT_LIMITS, TradingLimits
 from trainer.world.market import Market
-from trainer.world.player import PlayedHour, Player
+from trainer.world.observation import PROMPT_VERSION
+from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import record_hour
-from trainer.world.store import claim, load_books, remember, unplayed, windows_played
-from trainer.world.tally import Tally
+
+
+@dataclass(slots=True)
+class AgentTally:
+    """One agent over all its windows."""
+
+    name: str
+    role: str
+    windows: int = 0
+    won: int = 0
+    pnl: float = 0.0
+    actions: int = 0
+    errors: int = 0
+    blocked: int = 0
+
+    @property
+    def win_rate(self) -> float:
+        """Share of windows with a profit."""
+        return self.won / self.windows if self.windows else 0.0
+
+    @property
+    def error_rate(self) -> float:
+        """Share of actions that failed: replies that are no action, and orders that the guard stopped."""
+        return self.errors / self.actions if self.actions else 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """All agents; ``add`` every hour that was played."""
+
+    agents: dict[str, AgentTally] = field(default_factory=dict)
+    windows: int = 0
+
+    def add(self, played: PlayedHour) -> None:
+        self.windows += 1
+        for life in played.agents:
+            agent = life.agent
+            line = self.agents.setdefault(agent.agent_id, AgentTally(agent.name, agent.role))
+            line.windows += 1
+            line.won += life.pnl > 0
+            line.pnl = round(line.pnl + life.pnl, 2)
+            line.actions += len(life.steps)
+            line.errors += sum(step.error is not None for step in life.steps)
+            line.blocked += sum(step.error is not None and step.error.blocked for step in life.steps)
+
+    @property
+    def trajectories(self) -> int:
+        return sum(line.windows for line in self.agents.values())
+
+    @property
+    def actions(self) -> int:
+        return sum(line.actions for line in self.agents.values())
+
+    @property
+    def valid_share(self) -> float:
+        """Share of actions that could be carried out."""
+        errors = sum(line.errors for line in self.agents.values())
+        return 1 - errors / self.actions if self.actions else 0.0
 
 
 async def play_windows(
@@ -33,7 +101,7 @@ async def play_windows(
     window_ids: Sequence[str],
     *,
     exploration: Exploration = DEFAULT_EXPLORATION,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: TradingLimits = DEFAULT_LIMITS,
     lookahead: int = 0,
     write_together: int = 1,
     on_window: Callable[[PlayedHour], None] | None = None,
@@ -44,19 +112,21 @@ async def play_windows(
     ``write_together`` windows are written at once: faster, and what an interruption costs if playing is slow.
     """
     await refuse_a_live_game(database)
-    todo = await unplayed(database, market, window_ids)
+    todo = await unplayed(database, astuple(market), window_ids)
     first_index = await windows_played(database, market.seed)
     player = Player(market, cast, exploration, limits)
-    player.resume(await load_books(database, cast))
+    known = await balances(database, [agent.agent_id for agent in cast])
+    player.resume({agent_id: Book(*figures) for agent_id, figures in known.items()})
     tally = Tally()
     async with Recorder(database, spool_dir) as recorder:
         waiting: list[PlayedHour] = []
 
         async def write() -> None:
-            index = first_index + tally.windows
-            await claim(database, market, limits, [played.hour.window_id for played in waiting], index)
+            numbered = enumerate(waiting, start=first_index + tally.windows)
+            windows = [_window_row(market, limits, played, index) for index, played in numbered]
+            await claim(database, windows)
             await asyncio.gather(*(record_hour(recorder, database, played, market.seed) for played in waiting))
-            await remember(database, market, limits, waiting, index)
+            await remember(database, windows, [_agent_row(market, life) for life in waiting[-1].agents])
             for played in waiting:
                 tally.add(played)
                 if on_window is not None:
@@ -82,3 +152,19 @@ async def refuse_a_live_game(database: Database) -> None:
                 f"{database.label} belongs to a game: simulated agents would mix with real ones; "
                 "unset DATABASE_URL, or name an empty database."
             )
+
+
+def _window_row(market: Market, limits: TradingLimits, played: PlayedHour, index: int) -> SimulatedWindowRow:
+    return SimulatedWindowRow(
+        played.hour.window_id,
+        *(market.seed, market.luck, market.stage, market.decisions),
+        *(PROMPT_VERSION, index),
+        limits=msgspec.json.encode(asdict(limits)).decode(),
+        tape=msgspec.json.encode(played.tape).decode(),
+    )
+
+
+def _agent_row(market: Market, life: AgentHour) -> SimulatedAgentRow:
+    agent, after = life.agent, life.after
+    who = (agent.agent_id, market.seed, agent.index, agent.name, agent.role, agent.starting_balance)
+    return SimulatedAgentRow(*who, after.balance, after.lifetime_pnl, agent.skill)

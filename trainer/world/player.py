@@ -8,17 +8,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 from data_bridge.models import ChatMessage
-from trainer.world.actions import ActionError, Decision, parse
-from trainer.world.books import Book
-from trainer.world.cast import Agent
+from trainer.world.actions import ActionError, Decision
+from trainer.world.agents import DEFAULT_EXPLORATION, Agent, AgentAnswer, Ask, Exploration
 from trainer.world.chance import unit
-from trainer.world.exchange import Exchange, Tape, fill_price, marks
-from trainer.world.exploration import DEFAULT_EXPLORATION, Exploration
-from trainer.world.guard import DEFAULT_LIMITS, Limits, check
+from trainer.world.exchange import Book, Exchange, Tape, fill_price, marks
+from trainer.world.guard import DEFAULT_LIMITS, TradingLimits, judge_reply
 from trainer.world.market import Hour, Market
-from trainer.world.observation import Observation, observe
-from trainer.world.policies import Answer, Ask
-from trainer.world.prompt import messages_for
+from trainer.world.observation import Observation, messages_for, observe
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,7 @@ class PlayedStep:
 
     seen: Observation
     messages: Sequence[ChatMessage]
-    answer: Answer
+    answer: AgentAnswer
     decision: Decision | None
     """What the reply says, if it can be read; blocked or not."""
     error: ActionError | None
@@ -67,7 +63,7 @@ class Player:
         market: Market,
         cast: Sequence[Agent],
         exploration: Exploration = DEFAULT_EXPLORATION,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: TradingLimits = DEFAULT_LIMITS,
     ) -> None:
         self.market = market
         self.cast = cast
@@ -87,7 +83,7 @@ class Player:
         A first decision depends on nothing that an earlier window brings, so a model that batches can answer those
         of several windows at once; the books are kept strictly in order all the same.
         """
-        asked: deque[tuple[Hour, int, asyncio.Task[list[Answer]]]] = deque()
+        asked: deque[tuple[Hour, int, asyncio.Task[list[AgentAnswer]]]] = deque()
         upcoming = iter(enumerate(window_ids, start=first_index))
         try:
             while True:
@@ -106,7 +102,7 @@ class Player:
                 answers.cancel()
             await asyncio.gather(*unused, return_exceptions=True)
 
-    async def _ask(self, seen: Observation, window_index: int) -> list[Answer]:
+    async def _ask(self, seen: Observation, window_index: int) -> list[AgentAnswer]:
         """One answer an agent, in the cast's order, all asked at once."""
         messages = messages_for(seen, self.market.stage)
         epsilon = self.exploration.epsilon(window_index)
@@ -118,7 +114,7 @@ class Player:
 
         return list(await asyncio.gather(*(agent.policy.answer(ask(agent)) for agent in self.cast)))
 
-    async def _play_hour(self, hour: Hour, index: int, first_answers: list[Answer]) -> PlayedHour:
+    async def _play_hour(self, hour: Hour, index: int, first_answers: list[AgentAnswer]) -> PlayedHour:
         exchange = Exchange(hour)
         books = [self._books[agent.agent_id].next_window() for agent in self.cast]
         steps: list[list[PlayedStep]] = [[] for _ in self.cast]
@@ -150,13 +146,3 @@ class Player:
             self._books[agent.agent_id] = after
             played.append(AgentHour(agent, tuple(taken), after))
         return PlayedHour(hour, tape, tuple(played))
-
-
-def judge_reply(
-    reply: str, seen: Observation, book: Book, gain: float, limits: Limits
-) -> tuple[Decision | None, ActionError | None]:
-    """What ``reply`` says, and why it cannot be done if so. The one path for live play and for replay."""
-    parsed = parse(reply)
-    if isinstance(parsed, ActionError):
-        return None, parsed
-    return parsed, check(parsed, seen, book, gain, limits)

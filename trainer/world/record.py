@@ -16,9 +16,8 @@ from data_bridge.outcomes import record_outcomes
 from data_bridge.recorder import Recorder
 from data_bridge.window_ids import GRACE, end_of
 from trainer.world.actions import BUY, HOLD, LONGEST_REPLY_TOKENS, NO, SELL, YES, ActionError, Decision
-from trainer.world.chance import between
-from trainer.world.clock import moment, snowflake
-from trainer.world.market import Hour, outcomes_of
+from trainer.world.chance import between, snowflake
+from trainer.world.market import Hour, moment, outcomes_of
 from trainer.world.player import AgentHour, PlayedHour, PlayedStep
 
 INVALID = "INVALID"

@@ -6,17 +6,20 @@ decisions of the same hours. A replayed reply moves no prices: they are those of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
+import msgspec
+
+from data_bridge.database import Database
 from data_bridge.models import AgentTrajectory, ChatMessage
+from trainer.ledger.simulation import played_windows
 from trainer.world.actions import Decision
-from trainer.world.books import Book, instrument
-from trainer.world.exchange import Tape, fill_price, marks
-from trainer.world.guard import DEFAULT_LIMITS, Limits
-from trainer.world.market import Hour, Market
-from trainer.world.observation import Observation, observe
-from trainer.world.player import judge_reply
-from trainer.world.prompt import messages_for
+from trainer.world.exchange import Book, Tape, fill_price, instrument, marks
+from trainer.world.guard import DEFAULT_LIMITS, TradingLimits, judge_reply
+from trainer.world.market import Hour, Market, StageName
+from trainer.world.observation import PROMPT_VERSION, Observation, messages_for, observe
 
 NOMINAL_BALANCE = 10_000.0
 
@@ -28,14 +31,14 @@ class SimulatedWindow:
     window_id: str
     market: Market
     tape: Tape
-    limits: Limits = DEFAULT_LIMITS
+    limits: TradingLimits = DEFAULT_LIMITS
 
     def hour(self) -> Hour:
         return self.market.hour(self.window_id)
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionPoint:
+class Moment:
     """A moment at which an agent had to decide: exactly what it saw and owned then."""
 
     window_id: str
@@ -46,7 +49,7 @@ class DecisionPoint:
     gain: float
     """What the agent had made in the window before the decision."""
     tape: Tape
-    limits: Limits
+    limits: TradingLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,21 @@ class ReplayScore:
     error: str | None
 
 
-def decision_points(window: SimulatedWindow, trajectory: AgentTrajectory | None = None) -> list[DecisionPoint]:
+async def load_windows(database: Database, window_ids: Iterable[str]) -> dict[str, SimulatedWindow]:
+    """The simulated ones among ``window_ids``, ready to replay; those of an older prompt are left out."""
+    return {
+        row.window_id: SimulatedWindow(
+            row.window_id,
+            Market(row.world_seed, row.luck, cast("StageName", row.stage), row.decisions),
+            msgspec.json.decode(row.tape, type=Tape),
+            msgspec.json.decode(row.limits, type=TradingLimits),
+        )
+        for row in await played_windows(database, window_ids)
+        if row.prompt_version == PROMPT_VERSION
+    }
+
+
+def decision_points(window: SimulatedWindow, trajectory: AgentTrajectory | None = None) -> list[Moment]:
     """The decision points of a window, in order.
 
     With a logged ``trajectory`` of the window, the agent's books are rebuilt by taking its replies again; without
@@ -74,18 +91,18 @@ def decision_points(window: SimulatedWindow, trajectory: AgentTrajectory | None 
     book = Book(NOMINAL_BALANCE, 0.0)
     if trajectory is not None:
         book = Book(trajectory.starting_balance or 0.0, trajectory.steps[0].state.lifetime_pnl or 0.0)
-    points: list[DecisionPoint] = []
+    points: list[Moment] = []
     for step, quotes in enumerate(window.tape.quotes):
         seen = observe(hour, step, quotes)
         gain = book.gain(marks(quotes))
         messages = tuple(messages_for(seen, window.market.stage))
-        points.append(DecisionPoint(window.window_id, step, messages, seen, book, gain, window.tape, window.limits))
+        points.append(Moment(window.window_id, step, messages, seen, book, gain, window.tape, window.limits))
         if trajectory is not None and step < len(trajectory.steps) and (calls := trajectory.steps[step].llm_calls):
             book = _taken(book, points[-1], calls[-1].response)
     return points
 
 
-def score_reply(point: DecisionPoint, reply: str) -> ReplayScore:
+def score_reply(point: Moment, reply: str) -> ReplayScore:
     """What ``reply`` would have come to at ``point``."""
     decision, error = judge_reply(reply, point.seen, point.book, point.gain, point.limits)
     if error is not None:
@@ -98,7 +115,7 @@ def score_reply(point: DecisionPoint, reply: str) -> ReplayScore:
     return ReplayScore(decision, True, False, position.gain(point.tape.settlement[instrument(decision)]), None)
 
 
-def _taken(book: Book, point: DecisionPoint, reply: str) -> Book:
+def _taken(book: Book, point: Moment, reply: str) -> Book:
     decision, error = judge_reply(reply, point.seen, point.book, point.gain, point.limits)
     if error is not None or decision is None:
         return book.with_error()

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import asyncpg
 
 from data_bridge.database import Database
+from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of
 from data_bridge.models import AgentTrajectory
-from data_bridge.rows import TRAJECTORY_COLUMNS, trajectory_of
 from trainer.ledger.read.types import ScoredPnl
 
 logger = logging.getLogger(__name__)

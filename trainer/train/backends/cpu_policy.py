@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
-from trainer.inference.loading import end_tokens, load_base, load_tokenizer, prompt_tokens
+from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
 from trainer.train.backends.cpu_attention import Layout, register
 from trainer.train.backends.cpu_lora import fuse
 

@@ -15,8 +15,8 @@ import torch
 
 from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError, HindsightError
+from trainer.inference.base_model import model_directory
 from trainer.inference.checkpoints import CheckpointStore, StoredStep
-from trainer.inference.embedded_model import model_directory
 from trainer.train.backends.cpu_packing import pack
 from trainer.train.backends.cpu_policy import Policy
 from trainer.train.backends.cpu_step import StepSettings, gradient_step

@@ -56,7 +56,7 @@ class TokenisingScorer:
 
 def _tokenised(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest) -> Scored | None:
     """The tokens of one reply, as the model would have sampled them; None if they cannot be known or do not fit."""
-    from trainer.inference.loading import prompt_tokens
+    from trainer.inference.base_model import prompt_tokens
 
     tokens = request.token_ids
     if not tokens:

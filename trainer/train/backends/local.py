@@ -106,7 +106,7 @@ class LocalBackend:
 
     def _base_model_path(self) -> str:
         """As ART loads it: the embedded model by its directory, everything else by its name."""
-        from trainer.inference.embedded_model import EMBEDDED, model_directory
+        from trainer.inference.base_model import EMBEDDED, model_directory
 
         if self._base_model == EMBEDDED:
             return str(model_directory(EMBEDDED, self._settings.home).resolve())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from data_bridge.art_converter import (
     ConversionRules,
     Converted,
-    Member,
+    RewardedTrajectory,
     Scorer,
     TokenCounts,
     convert_group,
@@ -82,7 +82,7 @@ async def _prepared_group(
         return _Part(None, _excluded(judged, Reason.NO_SPREAD, f"best and worst differ by {spread:.3f}"))
     signs = advantages(rewards)
     members = [
-        Member(trajectory, reward, is_above_mean=sign > 0)
+        RewardedTrajectory(trajectory, reward, is_above_mean=sign > 0)
         for trajectory, reward, sign in zip(judged.group.trajectories, rewards, signs, strict=True)
     ]
     converted = [
@@ -117,7 +117,7 @@ def _excluded(judged: JudgedGroup, reason: Reason, detail: str) -> tuple[Exclusi
     )
 
 
-def _exclusion(member: Member, reason: Reason, detail: str) -> Exclusion:
+def _exclusion(member: RewardedTrajectory, reason: Reason, detail: str) -> Exclusion:
     trajectory = member.trajectory
     return Exclusion(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail)
 

@@ -1,0 +1,155 @@
+"""The simulated market's memory in Postgres: what was played, and the planted truth. For replay, never for training.
+
+The rows know nothing of markets and books: a world is four settings, and prices and limits are JSON text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import asyncpg
+
+from data_bridge.database import Database
+from data_bridge.errors import ConfigurationError
+
+World = tuple[int, float, str, int]
+"""The settings that make a simulated market: seed, luck, stage, decisions."""
+
+_WINDOWS = """
+SELECT window_id, world_seed, luck, stage, decisions, prompt_version, window_index, limits, tape
+FROM hindsight.simulated_windows WHERE window_id = ANY($1) AND tape <> 'null'
+"""
+# A window is claimed before its rows are written, and has no tape until they are: JSON's null, not SQL's.
+_CLAIM_WINDOW = """
+INSERT INTO hindsight.simulated_windows
+    (window_id, world_seed, luck, stage, decisions, prompt_version, window_index, limits, tape)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, 'null')
+ON CONFLICT (window_id) DO NOTHING
+"""
+_REMEMBER_WINDOW = """
+UPDATE hindsight.simulated_windows
+SET prompt_version = $2, window_index = $3, limits = $4::jsonb, tape = $5::jsonb WHERE window_id = $1
+"""
+_SETTINGS = """
+SELECT window_id, world_seed, luck, stage, decisions, tape <> 'null' AS is_played
+FROM hindsight.simulated_windows WHERE window_id = ANY($1) ORDER BY window_id
+"""
+_REMEMBER_AGENTS = """
+INSERT INTO hindsight.simulated_agents
+    (agent_id, world_seed, agent_index, name, role, starting_balance, balance, lifetime_pnl, skill)
+SELECT * FROM unnest(
+    $1::text[], $2::bigint[], $3::int[], $4::text[], $5::text[], $6::float8[], $7::float8[], $8::float8[], $9::float8[])
+ON CONFLICT (agent_id) DO UPDATE SET balance = EXCLUDED.balance, lifetime_pnl = EXCLUDED.lifetime_pnl
+"""
+_MAY_READ = """
+SELECT EXISTS (
+  SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+  WHERE nspname = 'hindsight' AND relname = 'simulated_windows'
+    AND has_schema_privilege(pg_namespace.oid, 'USAGE') AND has_table_privilege(pg_class.oid, 'SELECT'))
+"""
+
+
+class SimulatedWindowRow(NamedTuple):
+    """A window of a simulated market, in the order of the table's columns."""
+
+    window_id: str
+    world_seed: int
+    luck: float
+    stage: str
+    decisions: int
+    prompt_version: str
+    window_index: int
+    """How many windows this world had played before."""
+    limits: str
+    tape: str
+
+
+class SimulatedAgentRow(NamedTuple):
+    """An agent and its books after its last window, in the order of the table's columns."""
+
+    agent_id: str
+    world_seed: int
+    agent_index: int
+    name: str
+    role: str
+    starting_balance: float
+    balance: float
+    lifetime_pnl: float
+    skill: float | None
+    """The planted truth; None for an agent that a model decides for."""
+
+
+async def claim(database: Database, windows: Sequence[SimulatedWindowRow]) -> None:
+    """Make the windows their world's, before anything of them is written; ConfigurationError if they are another's.
+
+    Who is killed between this and ``remember`` goes on with the same settings. Of two worlds that want an hour at the
+    same moment one is refused, before it has written into it.
+    """
+    world = (windows[0].world_seed, windows[0].luck, windows[0].stage, windows[0].decisions)
+    async with database.pool.acquire() as connection, connection.transaction():
+        await connection.executemany(_CLAIM_WINDOW, [window[:-1] for window in windows])
+        played = _played(world, await connection.fetch(_SETTINGS, [window.window_id for window in windows]))
+    if played:
+        raise ConfigurationError(
+            f"Window {min(played)} was just played by another process with the same settings: run again."
+        )
+
+
+async def remember(
+    database: Database, windows: Sequence[SimulatedWindowRow], agents: Sequence[SimulatedAgentRow]
+) -> None:
+    """Keep the claimed windows and the agents' books after the last, in one transaction: now they have been played."""
+    updates = [(row.window_id, row.prompt_version, row.window_index, row.limits, row.tape) for row in windows]
+    async with database.pool.acquire() as connection, connection.transaction():
+        await connection.executemany(_REMEMBER_WINDOW, updates)
+        await connection.execute(_REMEMBER_AGENTS, *zip(*agents, strict=True))
+
+
+async def unplayed(database: Database, world: World, window_ids: Sequence[str]) -> list[str]:
+    """Those of ``window_ids`` that this world has not played yet; an hour has one world only."""
+    played = _played(world, await database.pool.fetch(_SETTINGS, list(window_ids)))
+    return [window_id for window_id in window_ids if window_id not in played]
+
+
+def _played(world: World, rows: Sequence[asyncpg.Record]) -> set[str]:
+    """The windows that ``world`` has played; ConfigurationError if one of them is another world's."""
+    for window_id, *settings, _ in rows:
+        if tuple(settings) != world:
+            raise ConfigurationError(
+                f"Window {window_id} was already simulated with other settings (seed, luck, stage, decisions: "
+                f"{', '.join(map(str, settings))}): choose other hours with --start, or another --home."
+            )
+    return {row["window_id"] for row in rows if row["is_played"]}
+
+
+async def played_windows(database: Database, window_ids: Iterable[str]) -> list[SimulatedWindowRow]:
+    """The simulated ones among ``window_ids``."""
+    return [SimulatedWindowRow(*row) for row in await database.pool.fetch(_WINDOWS, list(window_ids))]
+
+
+async def windows_played(database: Database, seed: int) -> int:
+    """How many windows the world of ``seed`` has played so far."""
+    query = "SELECT count(*) FROM hindsight.simulated_windows WHERE world_seed = $1 AND tape <> 'null'"
+    return int(await database.pool.fetchval(query, seed))
+
+
+async def newest_simulated(database: Database) -> str | None:
+    """The newest window that was ever played here; None if there is none, or no table of them that we may read."""
+    if not await database.pool.fetchval(_MAY_READ):
+        return None
+    newest: str | None = await database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
+    return newest
+
+
+async def balances(database: Database, agent_ids: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Balance and lifetime P&L of those agents that have played before."""
+    query = "SELECT agent_id, balance, lifetime_pnl FROM hindsight.simulated_agents WHERE agent_id = ANY($1)"
+    rows = await database.pool.fetch(query, list(agent_ids))
+    return {row["agent_id"]: (row["balance"], row["lifetime_pnl"]) for row in rows}
+
+
+async def planted_skills(database: Database) -> dict[str, float]:
+    """The planted truth: agent id → skill. For tests of the trainer and of judges, never for what they are shown."""
+    rows = await database.pool.fetch("SELECT agent_id, skill FROM hindsight.simulated_agents WHERE skill IS NOT NULL")
+    return {row["agent_id"]: row["skill"] for row in rows}

@@ -1,0 +1,208 @@
+"""The agents of a world: who they are, and who decides for them.
+
+What decides is a policy: a script of planted skill, or any chat model (the embedded one, an OpenAI-compatible
+endpoint). It gets what the agent can see and gives a reply in words; reading and checking the reply is not its
+business. Agents explore a lot in the first windows and little later. Their planted skill is known to nobody who trains
+or judges.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+from data_bridge.models import ChatMessage
+from trainer.types import ChatModel
+from trainer.world import headlines
+from trainer.world.actions import BUY, HOLD, LONGEST_REPLY_TOKENS, NO, SELL, YES, Decision
+from trainer.world.chance import bits, latency_ms, pick, shuffled, snowflake, unit
+from trainer.world.guard import TradingLimits
+from trainer.world.observation import Observation, Offer
+
+ROLES = ("momentum trader", "contrarian", "news trader", "market maker", "analyst")
+BALANCES = (9_000.0, 10_000.0, 11_000.0)
+
+_NAMES = ("ada", "blaise", "carl", "dorothy", "emmy", "fermi", "grace", "hypatia", "ibn", "joan", "kurt", "lise")
+_FIRST_DAY = datetime(2024, 6, 1, tzinfo=UTC)
+
+SCRIPTED = "scripted"
+EXPLORER = "explorer"
+"""The model name of a call whose answer was chosen by exploration and not by the agent's model."""
+
+Exploring = Literal["temperature", "answers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """The share of decisions that explore, falling in a straight line from ``start`` to ``end``.
+
+    A scripted agent explores by taking any of the offers. An agent with a language model explores by ``how``:
+
+    - ``temperature``: it is asked at ``hot_temperature`` if its own is lower; the tokens are its own, with their
+      log-probabilities.
+    - ``answers``: it is not asked; one of the offers is taken and recorded under the name of the explorer, without
+      tokens. Training treats such a call as another model's. Both directions stay alive that way, even in a model
+      that has come to prefer one of them.
+    """
+
+    start: float = 0.3
+    end: float = 0.05
+    over_windows: int = 168
+    how: Exploring = "temperature"
+    hot_temperature: float = 1.0
+
+    def epsilon(self, window_index: int) -> float:
+        """The share of decisions that explore in the ``window_index``-th window played."""
+        progress = min(1.0, window_index / max(1, self.over_windows))
+        return self.start + (self.end - self.start) * progress
+
+
+DEFAULT_EXPLORATION = Exploration()
+NO_EXPLORATION = Exploration(start=0.0, end=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One decision of one agent: what it sees, and whether it is its turn to explore."""
+
+    messages: Sequence[ChatMessage]
+    seen: Observation
+    explores: bool
+    exploration: Exploration
+    limits: TradingLimits
+    key: tuple[object, ...]
+    """What every draw of chance for this decision depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAnswer:
+    """The reply, and how it came about. Token ids and log-probabilities only if the model sampled them itself."""
+
+    text: str
+    model: str
+    temperature: float
+    latency_ms: int
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    """Raw log-probabilities, at temperature 1."""
+
+
+class AgentPolicy(Protocol):
+    """Anything that answers. Called for many agents at once."""
+
+    async def answer(self, ask: Ask) -> AgentAnswer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedPolicy:
+    """Takes the direction that the news implies with probability ``(1 + skill) / 2``: 0 guesses, 1 never errs."""
+
+    skill: float
+
+    async def answer(self, ask: Ask) -> AgentAnswer:
+        decision = any_offer(ask) if ask.explores else self._decide(ask)
+        return AgentAnswer(str(decision), SCRIPTED, 0.0, latency_ms(*ask.key, "latency"))
+
+    def _decide(self, ask: Ask) -> Decision:
+        readings = _readings(ask.seen)
+        if not readings:
+            return any_offer(ask)
+        market, said = pick(readings, *ask.key, "market")
+        right = unit(*ask.key, "skill") < (1 + self.skill) / 2
+        direction = said if right else -said
+        verbs = (YES, NO) if market.startswith("#") else (BUY, SELL)
+        return sized(Offer(verbs[0] if direction > 0 else verbs[1], market), ask.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPolicy:
+    """Asks a chat model. Every agent may share one: the model batches what is asked at the same time."""
+
+    model: ChatModel
+    temperature: float = 1.0
+
+    async def answer(self, ask: Ask) -> AgentAnswer:
+        if ask.explores and ask.exploration.how == "answers":
+            return AgentAnswer(str(any_offer(ask)), EXPLORER, 0.0, latency_ms(*ask.key, "latency"))
+        temperature = max(self.temperature, ask.exploration.hot_temperature) if ask.explores else self.temperature
+        started = time.monotonic()
+        [completion] = await self.model.chat(
+            ask.messages,
+            temperature=temperature,
+            max_tokens=LONGEST_REPLY_TOKENS,
+            seed=bits(*ask.key, "sampling") % 2**31,
+        )
+        return AgentAnswer(
+            completion.text,
+            completion.model or self.model.name,
+            temperature,
+            int((time.monotonic() - started) * 1000),
+            completion.token_ids,
+            completion.logprobs,
+        )
+
+
+def any_offer(ask: Ask) -> Decision:
+    """One of the things that can be done now, each equally likely."""
+    return sized(pick(ask.seen.offers, *ask.key, "offer"), ask.limits)
+
+
+def sized(offer: Offer, limits: TradingLimits) -> Decision:
+    """The offer taken at the largest size that is allowed."""
+    if offer.verb == HOLD:
+        return Decision(HOLD)
+    share = limits.bet if offer.verb in (YES, NO) else limits.order
+    return Decision(offer.verb, offer.market, round(share * 100))
+
+
+def _readings(seen: Observation) -> list[tuple[str, int]]:
+    """What the news says of each open market: its name and the direction."""
+    subjects = [(quote.symbol, quote.symbol) for quote in seen.quotes]
+    subjects += [(question.label, question.question) for question in seen.questions]
+    found: dict[str, int] = {}
+    for text in seen.headlines:
+        for market, subject in subjects:
+            if said := headlines.direction_of(text, subject):
+                found[market] = said
+    return list(found.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent. Its name, role, balance and id say nothing about its skill."""
+
+    agent_id: str
+    index: int
+    name: str
+    role: str
+    starting_balance: float
+    policy: AgentPolicy
+    skill: float | None = None
+    """Planted truth; None for an agent whose policy is a model."""
+
+
+def scripted_cast(count: int, seed: int) -> tuple[Agent, ...]:
+    """``count`` scripted agents with skills spread evenly over [0, 1], in no order."""
+    skills = shuffled([index / max(1, count - 1) for index in range(count)], seed, "skills")
+    return tuple(_agent(index, (seed, "scripted"), ScriptedPolicy(skill), skill) for index, skill in enumerate(skills))
+
+
+def model_cast(count: int, seed: int, policy: AgentPolicy) -> tuple[Agent, ...]:
+    """``count`` agents that share one policy, usually a model's."""
+    return tuple(_agent(index, (seed, "model"), policy, None) for index in range(count))
+
+
+def _agent(index: int, world: tuple[object, ...], policy: AgentPolicy, skill: float | None) -> Agent:
+    key = (*world, "agent", index)
+    return Agent(
+        agent_id=snowflake(_FIRST_DAY, index, *key),
+        index=index,
+        name=f"{_NAMES[index % len(_NAMES)]}-{index + 1}",
+        role=pick(ROLES, *key, "role"),
+        starting_balance=pick(BALANCES, *key, "balance"),
+        policy=policy,
+        skill=skill,
+    )

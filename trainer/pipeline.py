@@ -24,13 +24,12 @@ from data_bridge.quality import check
 from trainer.config.sections import TrainSettings
 from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.runs import Ledger
-from trainer.plan.grouping import MIN_GROUP
 from trainer.plan.run_plan import PlannedWindow, assemble
 from trainer.run.progress import Progress, View
 from trainer.run.run_folder import RunFolder
 from trainer.train.stage import TrainStage
 from trainer.train.verdict_stage import VerdictStage
-from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
+from trainer.types import MIN_GROUP, Group, Judge, JudgedGroup, JudgeFailure
 
 logger = logging.getLogger(__name__)
 

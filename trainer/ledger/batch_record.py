@@ -14,8 +14,7 @@ import msgspec
 
 from data_bridge.models import MarketOutcomes
 from data_bridge.quality import Exclusion
-from trainer.train.backends.base import PreparedBatch
-from trainer.types import Group, JudgedGroup, JudgeIdentity, Verdict
+from trainer.types import Group, JudgedGroup, JudgeIdentity, PreparedBatch, Verdict
 
 
 @dataclass(frozen=True, slots=True)

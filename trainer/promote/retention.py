@@ -10,7 +10,7 @@ import logging
 
 from data_bridge.database import Database
 from trainer.promote.publish import one_promotion_at_a_time
-from trainer.train.backends.base import TrainingBackend
+from trainer.types import TrainingBackend
 
 logger = logging.getLogger(__name__)
 

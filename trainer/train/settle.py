@@ -18,9 +18,7 @@ from trainer.ledger.runs import Ledger
 from trainer.run.run_folder import RunFolder
 from trainer.train import step_metrics
 from trainer.train.backends.adapter_files import is_whole
-from trainer.train.backends.base import TrainingBackend
-from trainer.train.thresholds import parse_thresholds, stop_collapse
-from trainer.types import Checkpoint
+from trainer.types import Checkpoint, TrainingBackend
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +56,8 @@ async def settle_unfinished(
     metrics = {**step_metrics.of_result(result, record.known_metrics), "settled": 1.0}
     await ledger.batch_trained(lock, record, result, metrics)
     RunFolder(settings.home, record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
-    stop_collapse(parse_thresholds(settings.stop_on), step_metrics.flat(metrics), result.checkpoint)
+    thresholds = step_metrics.parse_thresholds(settings.stop_on)
+    step_metrics.stop_collapse(thresholds, step_metrics.flat(metrics), result.checkpoint)
     return (
         f"Batch {record.batch_id} had been trained before the crash: checkpoint {result.checkpoint.name} is recorded."
     )

@@ -26,9 +26,7 @@ from trainer.run.progress import Progress, View
 from trainer.run.run_folder import RunFolder
 from trainer.run.tracking import Tracker
 from trainer.train import step_metrics
-from trainer.train.backends.base import PreparedBatch, TrainingBackend
-from trainer.train.thresholds import parse_thresholds, stop_collapse
-from trainer.types import Batch, JudgedGroup
+from trainer.types import Batch, JudgedGroup, PreparedBatch, TrainingBackend
 
 _TRAINS_ELSEWHERE = frozenset({"serverless"})
 """Backends that leave this machine's model alone while they train, so that the next batch can be prepared meanwhile."""
@@ -58,7 +56,7 @@ class TrainStage:
         self._tracker = tracker
         self._view = view
         self._progress = progress
-        self._thresholds = parse_thresholds(settings.stop_on)
+        self._thresholds = step_metrics.parse_thresholds(settings.stop_on)
         # One use of this machine's model at a time, unless the training is elsewhere.
         self._prepares_ahead = backend.name in _TRAINS_ELSEWHERE and settings.max_staleness > 0
         self._idle = asyncio.Event()
@@ -165,7 +163,7 @@ class TrainStage:
         self._folder.append("metrics.jsonl", [{"batch": batch_id, **metrics}])
         self._tracker.log(progress.step, plain)
         self._view.say(_sentence(plain))
-        stop_collapse(self._thresholds, plain, self._backend.checkpoint(progress.step))
+        step_metrics.stop_collapse(self._thresholds, plain, self._backend.checkpoint(progress.step))
 
 
 def _sentence(metrics: dict[str, float]) -> str:

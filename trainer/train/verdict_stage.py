@@ -10,7 +10,7 @@ from trainer.config.sections import TrainSettings
 from trainer.ledger.runs import Ledger
 from trainer.run.progress import Progress
 from trainer.run.run_folder import RunFolder
-from trainer.train.selection import parse_rule, select, spread
+from trainer.train.credit import parse_rule, select, spread
 from trainer.types import JudgedGroup, JudgeFailure
 
 _FAULTS_OF_THE_JUDGE = frozenset({Reason.JUDGE_BAD_REPLY, Reason.JUDGE_UNAVAILABLE})
@@ -45,9 +45,9 @@ class VerdictStage:
             return None
         self._progress.groups_judged += 1
         self._progress.groups_cached += verdict.cached
-        if spread(verdict.verdicts) < self._settings.min_spread:
+        if spread(verdict.scores) < self._settings.min_spread:
             self._progress.groups_without_signal += 1
-            await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.verdicts):.3f}")
+            await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.scores):.3f}")
             return None
         kept, excluded = select(verdict, self._keep)
         if excluded:

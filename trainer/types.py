@@ -132,6 +132,35 @@ class ChatModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class BackendAbilities:
+    """What a backend can do, and what can be done with its checkpoints: this is asked, never the backend's name."""
+
+    trains_here: bool = True
+    """Training needs this machine's model; otherwise the next batch can be prepared meanwhile."""
+    serves_itself: bool = False
+    """Agents reach its checkpoints where they were trained, with no server of ours."""
+    runs_in_engine: bool = False
+    """Our engine runs its checkpoints from files: in this process, and in ``serve.py``, which tells agents apart."""
+    is_stand_in: bool = False
+    """It is what there is without a GPU and without a key, and reports say so."""
+
+
+_ABILITIES = {
+    "cpu": BackendAbilities(runs_in_engine=True, is_stand_in=True),
+    "local": BackendAbilities(),
+    "serverless": BackendAbilities(trains_here=False, serves_itself=True),
+}
+
+
+def abilities_of(backend: str) -> BackendAbilities:
+    """By the backend's name, which is all that the ledger keeps of it.
+
+    One that is not ours is taken to be like ``local``: it trains here, and something at --serve-url serves it.
+    """
+    return _ABILITIES.get(backend, BackendAbilities())
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A trained state of one model."""
 
@@ -145,6 +174,11 @@ class Checkpoint:
     @property
     def name(self) -> str:
         return f"{self.model}@step{self.step}"
+
+    @property
+    def abilities(self) -> BackendAbilities:
+        """Of the backend that trained it."""
+        return abilities_of(self.backend)
 
 
 @dataclass(frozen=True, slots=True)

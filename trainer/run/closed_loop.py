@@ -25,6 +25,7 @@ from trainer.plan.outlook import look_ahead
 from trainer.plan.run_plan import NOTHING_PLANNED
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
+from trainer.types import abilities_of
 from trainer.world.cast import model_cast
 from trainer.world.clock import last_closed_windows, windows_from
 from trainer.world.exploration import Exploration
@@ -119,7 +120,7 @@ def _day(first: str, number: int, hours: int) -> Day:
 @asynccontextmanager
 async def _engine(session: Session) -> AsyncIterator[Engine | None]:
     """The embedded model for checkpoints on this machine; None where the backend serves its own."""
-    if session.backend.name == "serverless":
+    if abilities_of(session.backend.name).serves_itself:
         yield None
         return
     from trainer.inference.open import open_engine

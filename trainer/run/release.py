@@ -152,12 +152,12 @@ async def _open_policies(
     if incumbent is not None:
         wanted[Role.BASE] = base
     engine = None
-    if any(checkpoint.backend == "cpu" for checkpoint in wanted.values()):
+    if any(checkpoint.abilities.runs_in_engine for checkpoint in wanted.values()):
         engine = await stack.enter_async_context(open_engine(settings))
     open_local = partial(open_chat_model, settings=settings, engine=engine)
 
     async def open_model(checkpoint: Checkpoint) -> ChatModel:
-        if checkpoint.backend == "cpu" or checkpoint.location.startswith(ARTIFACT):
+        if checkpoint.abilities.runs_in_engine or checkpoint.location.startswith(ARTIFACT):
             return await stack.enter_async_context(open_local(checkpoint))
         at = serving_of(checkpoint, settings)
         model = EndpointModel(at.base_url, at.model, "none", name=checkpoint.name)
@@ -173,7 +173,7 @@ async def _open_policies(
 
 def _kl_meter(candidate: Checkpoint, settings: Settings) -> MeasureKL | None:
     """Measures the candidate's KL from the base model; None where it does not run on this machine."""
-    if candidate.backend != "cpu":
+    if not candidate.abilities.runs_in_engine:
         return None
     base, adapter = model_directory(settings.base_model, settings.home), adapter_of(candidate)
 

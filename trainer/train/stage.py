@@ -26,10 +26,7 @@ from trainer.run.progress import Progress, View
 from trainer.run.run_folder import RunFolder
 from trainer.run.tracking import Tracker
 from trainer.train import step_metrics
-from trainer.types import Batch, JudgedGroup, PreparedBatch, TrainingBackend
-
-_TRAINS_ELSEWHERE = frozenset({"serverless"})
-"""Backends that leave this machine's model alone while they train, so that the next batch can be prepared meanwhile."""
+from trainer.types import Batch, JudgedGroup, PreparedBatch, TrainingBackend, abilities_of
 
 
 class TrainStage:
@@ -58,7 +55,7 @@ class TrainStage:
         self._progress = progress
         self._thresholds = step_metrics.parse_thresholds(settings.stop_on)
         # One use of this machine's model at a time, unless the training is elsewhere.
-        self._prepares_ahead = backend.name in _TRAINS_ELSEWHERE and settings.max_staleness > 0
+        self._prepares_ahead = not abilities_of(backend.name).trains_here and settings.max_staleness > 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._cost_reported = progress.cost_usd

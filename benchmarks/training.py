@@ -90,7 +90,7 @@ def make_groups(number: int) -> list[dict[str, Any]]:
 
 
 class Packed:
-    """Our step on one group at a time: the code that ``CpuTrainer`` runs, without the optimizer's update."""
+    """Our step on one group at a time: the code that ``CpuBackend`` runs, without the optimizer's update."""
 
     def __init__(self, base: Path, groups: list[dict[str, Any]]) -> None:
         from trainer.train.backends.cpu_policy import Policy
@@ -114,7 +114,7 @@ def packed_group(group: dict[str, Any]) -> Any:
     """The group as ART's packing lays it out: the prompt but for its last token, then each reply behind that token."""
     import torch
 
-    from trainer.train.backends.cpu_packing import PackedSequence
+    from trainer.train.backends.cpu_step import PackedSequence
 
     shared = PROMPT - 1
     own = 1 + REPLY

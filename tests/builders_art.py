@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.builders import WINDOW, make_call, make_outcomes, make_step, make_trajectory
-from trainer.train.backends.art_import import import_art
-from trainer.train.backends.base import PreparedBatch
-from trainer.types import Batch, Group, JudgedGroup, JudgeIdentity, Verdict
+from trainer.train.backends.art_interface import import_art
+from trainer.types import Batch, Group, JudgedGroup, JudgeIdentity, PreparedBatch, Verdict
 
 if TYPE_CHECKING:
     import art

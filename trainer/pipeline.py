@@ -38,16 +38,14 @@ from trainer.ledger.evaluations import keep_ruling
 from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, serving
 from trainer.ledger.runs import Ledger
-from trainer.plan.grouping import MIN_GROUP
 from trainer.plan.run_plan import assemble
 from trainer.progress import Progress, View
 from trainer.promote.canary import settle_canary
 from trainer.promote.gate import GateDecision, Ruling, rule
 from trainer.promote.publish import IncumbentChanged, publish
-from trainer.train.backends.base import PreparedBatch
 from trainer.train.stage import TrainStage
 from trainer.train.verdict_stage import VerdictStage
-from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow, Release
+from trainer.types import MIN_GROUP, Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow, PreparedBatch, Release
 
 logger = logging.getLogger(__name__)
 

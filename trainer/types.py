@@ -1,4 +1,4 @@
-"""What passes between the stages: groups, verdicts, batches, checkpoints; and the two roles that can be exchanged.
+"""What passes between the stages: groups, verdicts, batches, checkpoints; and the three roles that can be exchanged.
 
 A stage takes one of these types and gives the next. Nothing here imports torch or art.
 """
@@ -6,12 +6,18 @@ A stage takes one of these types and gives the next. Nothing here imports torch 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from data_bridge.models import AgentTrajectory, ChatMessage, MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
+
+if TYPE_CHECKING:
+    import art
+
+MIN_GROUP = 2
+"""Members of a group: a relative score needs someone to be relative to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,10 @@ class JudgedGroup:
     cost_usd: float = 0.0
     """Paid in this run; 0 when the verdict came from the cache."""
     cached: bool = False
+
+    @property
+    def scores(self) -> list[float]:
+        return [verdict.score for verdict in self.verdicts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +165,35 @@ class ChatModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class BackendAbilities:
+    """What a backend can do, and what can be done with its checkpoints: this is asked, never the backend's name."""
+
+    trains_here: bool = True
+    """Training needs this machine's model; otherwise the next batch can be prepared meanwhile."""
+    serves_itself: bool = False
+    """Agents reach its checkpoints where they were trained, with no server of ours."""
+    runs_in_engine: bool = False
+    """Our engine runs its checkpoints from files: in this process, and in ``serve.py``, which tells agents apart."""
+    is_stand_in: bool = False
+    """It is what there is without a GPU and without a key, and reports say so."""
+
+
+_ABILITIES = {
+    "cpu": BackendAbilities(runs_in_engine=True, is_stand_in=True),
+    "local": BackendAbilities(),
+    "serverless": BackendAbilities(trains_here=False, serves_itself=True),
+}
+
+
+def abilities_of(backend: str) -> BackendAbilities:
+    """By the backend's name, which is all that the ledger keeps of it.
+
+    One that is not ours is taken to be like ``local``: it trains here, and something at --serve-url serves it.
+    """
+    return _ABILITIES.get(backend, BackendAbilities())
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A trained state of one model."""
 
@@ -168,6 +207,11 @@ class Checkpoint:
     @property
     def name(self) -> str:
         return f"{self.model}@step{self.step}"
+
+    @property
+    def abilities(self) -> BackendAbilities:
+        """Of the backend that trained it."""
+        return abilities_of(self.backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +248,18 @@ class Batch:
     model: str
     policy_step: int
     groups: tuple[JudgedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """A batch as ART trains it, and what had to be left out of it."""
+
+    batch: Batch
+    groups: list[art.TrajectoryGroup]
+    exclusions: tuple[Exclusion, ...]
+    trainable_tokens: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What is known before training: rewards, advantages, shares of foreign, re-scored and off-temperature tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,3 +311,52 @@ class RunPlan:
 
 NOTHING_PLANNED = RunPlan((), (), 0.0, 0)
 """For a run that gets its windows later, day by day."""
+Submitted = Callable[[str], Awaitable[None]]
+"""Stores what is known about the remote job, so that a crash cannot lose it; each call replaces the last one's text.
+
+Called first before the batch leaves this process (a crash while it is being sent is then known of), and again
+with the job's id before the job is followed. The text is the backend's own receipt, the job's id in front:
+store it as it is, and hand the newest one to ``settle`` as ``job_id``; None means that nothing was ever sent.
+"""
+
+
+class TrainingBackend(Protocol):
+    """One trained model on one backend. Not safe for two processes at once: the ledger's lock sees to that."""
+
+    name: str
+
+    async def open(self) -> int:
+        """Load or register the model. Returns the newest durable step (0 for an untrained model)."""
+        ...
+
+    async def current_step(self) -> int:
+        """The newest durable step, as the disk or the server knows it now."""
+        ...
+
+    def checkpoint(self, step: int) -> Checkpoint: ...
+
+    async def prepare(self, batch: Batch) -> PreparedBatch:
+        """Convert, score what the log has no log-probabilities for, and count. Trains nothing, pays nothing."""
+        ...
+
+    async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
+        """One gradient step. The checkpoint is durable when this returns. BackendError if nothing was trainable.
+
+        An error after the first call of ``on_submitted`` does not mean that the batch was not taken: the job may
+        go on. Leave the batch submitted, and let ``settle`` say what became of it.
+        """
+        ...
+
+    async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
+        """After a crash: the result of a batch that was submitted, waiting for its job if it still runs.
+
+        None if the backend never took the batch, or says that it failed, so that it may be sent again.
+        BackendError if that cannot be known yet.
+        """
+        ...
+
+    async def remove(self, steps: Sequence[int]) -> list[int]:
+        """Delete the files of these checkpoints, if they are on this machine; those that were."""
+        ...
+
+    async def close(self) -> None: ...

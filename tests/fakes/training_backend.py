@@ -15,8 +15,7 @@ from pathlib import Path
 
 from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason
-from trainer.train.backends.base import PreparedBatch, Submitted
-from trainer.types import Batch, Checkpoint, StepResult
+from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
 TOKENS_PER_CALL = 5
 

@@ -18,7 +18,7 @@ from tests.builders_promotion import insert_checkpoint
 from trainer.inference.serving import Serving
 from trainer.ledger.pointer import pointer_file, read_pointer
 from trainer.promote.publish import publish, roll_back
-from trainer.serve.follow_ledger import following_ledger
+from trainer.serve.checkpoints import following_ledger
 from trainer.types import Release
 
 

@@ -11,9 +11,8 @@ from data_bridge.art_converter import Scored, ScoreRequest
 from tests.builders_training import judged, make_batch, replying
 from tests.tiny_model import shared_tiny_model
 from trainer.config.sections import TrainingSettings
-from trainer.train.backends.cpu_attention import Layout
-from trainer.train.backends.cpu_packing import PackedSequence, best_clusters, pack
-from trainer.train.backends.cpu_policy import Policy
+from trainer.train.backends.cpu_policy import Layout, Policy
+from trainer.train.backends.cpu_step import PackedSequence, best_clusters, pack
 from trainer.train.backends.prepare import prepare
 
 

@@ -19,7 +19,6 @@ from tests.fakes import unsloth_service
 from tests.fakes.unsloth_service import UnslothService, write_adapter
 from tests.tiny_model import shared_tiny_model
 from trainer.config.sections import TrainSettings
-from trainer.train.backends import local
 from trainer.train.backends.adapter_files import is_whole
 from trainer.train.backends.local import LocalBackend
 
@@ -31,7 +30,6 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "why_no_gpu", lambda: None)
     monkeypatch.setenv("IMPORT_UNSLOTH", "0")  # ART sets it; taken back after the test
     for name, module in unsloth_service.modules().items():
         monkeypatch.setitem(sys.modules, name, module)

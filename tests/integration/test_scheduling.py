@@ -22,10 +22,11 @@ from data_bridge.database import Database
 from tests.builders import hours_before, insert_window
 from trainer.cli import schedule_training
 from trainer.config.sections import ReadinessSettings
-from trainer.schedule import heartbeat, schedule
+from trainer.ledger.periods import LEASE, Claim, Held, Periods
+from trainer.ledger.periods import PeriodResult as Outcome
+from trainer.schedule.cron import Summary, period_due
 from trainer.schedule.notify import notify
 from trainer.schedule.readiness import Readiness, readiness_of
-from trainer.schedule.schedule import LEASE, Claim, Held, Outcome, Periods, Summary, period_due
 
 ROOT = Path(__file__).parents[2]
 PERIOD = datetime(2026, 11, 15, 3, tzinfo=UTC)
@@ -105,8 +106,8 @@ async def test_a_training_that_left_no_run_is_no_success(
 async def test_a_host_that_lives_keeps_its_period_while_it_asks_for_windows(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "LEASE", timedelta(seconds=0.5))
-    monkeypatch.setattr(heartbeat, "BEAT", timedelta(seconds=0.05))
+    monkeypatch.setattr("trainer.ledger.periods.LEASE", timedelta(seconds=0.5))
+    monkeypatch.setattr("trainer.ledger.periods.BEAT", timedelta(seconds=0.05))
 
     async def slowly(database: Database, settings: ReadinessSettings) -> Readiness:
         await asyncio.sleep(2)
@@ -124,7 +125,7 @@ async def test_a_host_that_lives_keeps_its_period_while_it_asks_for_windows(
 async def test_a_host_that_lost_its_period_while_it_asked_for_windows_trains_nothing(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT", timedelta(seconds=0.05))
+    monkeypatch.setattr("trainer.ledger.periods.BEAT", timedelta(seconds=0.05))
 
     async def too_late(database: Database, settings: ReadinessSettings) -> Readiness:
         await database.pool.execute("UPDATE hindsight.periods SET claim = 'another host'")
@@ -223,7 +224,7 @@ def test_a_setting_that_makes_no_sense_is_refused_before_a_period_is_due(
 async def test_once_takes_over_from_a_host_that_has_just_died_but_not_from_one_that_lives(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "LEASE", timedelta(seconds=1))
+    monkeypatch.setattr("trainer.ledger.periods.LEASE", timedelta(seconds=1))
     monkeypatch.setattr(schedule_training, "LEASE", timedelta(seconds=1))
     monkeypatch.setattr(schedule_training, "BEAT", timedelta(seconds=0.2))
     periods = Periods(database, "weekly")
@@ -340,10 +341,11 @@ async def _first_trainer(connection: asyncpg.Connection) -> int:
 _SCHEDULER = """
 import sys
 from datetime import timedelta
-from trainer.schedule import heartbeat, readiness, schedule
+from trainer.ledger import periods
+from trainer.schedule import readiness
 from trainer.cli import schedule_training
-schedule.LEASE = timedelta(seconds=3)
-schedule_training.BEAT = heartbeat.BEAT = timedelta(seconds=0.5)
+periods.LEASE = timedelta(seconds=3)
+schedule_training.BEAT = periods.BEAT = timedelta(seconds=0.5)
 async def ready(database, settings):
     return readiness.Readiness(True, "")
 schedule_training.readiness_of = ready

@@ -25,9 +25,8 @@ from tests.builders_art import judged_batch, prepared_batch
 from tests.fakes.wandb_server import DROP, DROP_AFTER, Fault, WandbServer, wandb_server
 from tests.tiny_model import shared_tiny_model
 from trainer.config.sections import TrainSettings
-from trainer.train.backends.art_import import import_art
-from trainer.train.backends.follow import Pace
-from trainer.train.backends.receipt import Receipt
+from trainer.train.backends.art_interface import import_art
+from trainer.train.backends.remote_job import Pace, Receipt
 from trainer.train.backends.serverless import ServerlessBackend
 
 PACE = Pace(first_pause=0.02, longest_pause=0.1, request=5, patience=2, opening=1, checkpoint_grace=0.3)
@@ -463,7 +462,7 @@ async def test_the_key_is_in_no_environment_while_art_runs(
 def test_importing_art_reads_no_key_from_a_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WANDB_API_KEY=key-in-a-file\n")
     program = (
-        "import os; from trainer.train.backends.art_import import import_art; import_art();"
+        "import os; from trainer.train.backends.art_interface import import_art; import_art();"
         "print('WANDB_API_KEY' in os.environ, os.environ['LITELLM_LOCAL_MODEL_COST_MAP'])"
     )
     root = str(Path(__file__).parents[2])

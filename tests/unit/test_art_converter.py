@@ -32,7 +32,8 @@ from data_bridge.quality import Reason
 from tests.builders import WINDOW, make_action, make_call, make_step, make_trajectory
 from tests.builders_training import IDENTITY, judged, make_batch, replying
 from trainer.config.sections import TrainingSettings
-from trainer.train.backends.prepare import advantages, prepare
+from trainer.train.backends.prepare import prepare
+from trainer.train.credit import advantages
 from trainer.types import Group, JudgedGroup, Verdict
 
 RULES = ConversionRules("hindsight", policy_step=3)

@@ -13,8 +13,9 @@ from pydantic import SecretStr
 from data_bridge.errors import ConfigurationError
 from trainer.config.sections import BackendSettings, TrainingSettings, TrainSettings
 from trainer.inference.serving import Serving, serving
-from trainer.train.backends import choose, gpu
-from trainer.train.backends.arguments import learning_rate_of, local_arguments, serverless_arguments
+from trainer.train.backends import choose
+from trainer.train.backends import choose as gpu
+from trainer.train.backends.art_interface import learning_rate_of, local_arguments, serverless_arguments
 from trainer.train.backends.choose import choose_backend, open_backend
 from trainer.types import Checkpoint
 

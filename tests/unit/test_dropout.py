@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainer.config.sections import GroupSettings
 from trainer.plan.dropout import Member, plan, rate_for
-from trainer.plan.grouping import MIN_GROUP
+from trainer.types import MIN_GROUP
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ import openai
 import pytest
 
 from data_bridge.errors import BackendError
-from trainer.train.backends.faults import Fate, fate_of
-from trainer.train.backends.follow import Pace, follow_job
-from trainer.train.backends.receipt import Receipt
+from trainer.train.backends.remote_job import Fate, Pace, Receipt, fate_of, follow_job
 
 PACE = Pace(first_pause=0.001, longest_pause=0.001, patience=0.05)
 REQUEST = httpx.Request("POST", "http://wandb.test")

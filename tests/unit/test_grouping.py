@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from data_bridge.quality import Reason
 from trainer.config.sections import GroupSettings
-from trainer.plan.grouping import MIN_GROUP, partition
+from trainer.plan.grouping import partition
+from trainer.types import MIN_GROUP
 
 
 @dataclass(frozen=True)

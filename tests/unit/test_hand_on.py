@@ -7,7 +7,7 @@ from pathlib import Path
 from trainer.config.commands import ScheduleSettings
 from trainer.config.sections import TrainSettings
 from trainer.config.sources import load
-from trainer.schedule.hand_on import variables_for
+from trainer.schedule.training_process import variables_for
 
 NO_FILE = Path("/nonexistent/.env")
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.schedule.schedule import Outcome, check_cron, next_period, outcome_of, period_due
+from trainer.ledger.periods import PeriodResult as Outcome
+from trainer.schedule.cron import check_cron, next_period, outcome_of, period_due
 
 WEEKLY = "0 3 * * 0"
 

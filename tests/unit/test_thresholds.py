@@ -8,7 +8,7 @@ import pytest
 
 from data_bridge.errors import ConfigurationError
 from trainer.config.sections import TrainSettings
-from trainer.train.thresholds import first_crossed, parse_thresholds
+from trainer.train.step_metrics import first_crossed, parse_thresholds
 
 
 def test_the_default_thresholds_can_be_read() -> None:

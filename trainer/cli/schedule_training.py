@@ -20,27 +20,12 @@ from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.config.commands import ScheduleSettings
 from trainer.config.sections import TrainSettings
-from trainer.schedule.hand_on import variables_for
-from trainer.schedule.heartbeat import AWAY, beating
-from trainer.schedule.left_run import has_left_run
+from trainer.ledger.periods import AWAY, BEAT, LEASE, Claim, Held, PeriodResult, Periods, beating
+from trainer.schedule.cron import LONGEST_CATCH_UP, Summary, check_cron, next_period, outcome_of, period_due
 from trainer.schedule.readiness import readiness_of
-from trainer.schedule.schedule import (
-    BEAT,
-    LEASE,
-    LONGEST_CATCH_UP,
-    Claim,
-    Held,
-    Outcome,
-    Periods,
-    Summary,
-    check_cron,
-    next_period,
-    outcome_of,
-    period_due,
-)
-from trainer.schedule.training_process import train
+from trainer.schedule.training_process import train, variables_for
 
-logger = logging.getLogger("trainer.schedule.schedule")
+logger = logging.getLogger("trainer.schedule")
 
 _TRAIN_MMO = (sys.executable, "-m", "trainer.cli.train_mmo")
 
@@ -118,7 +103,7 @@ class _Scheduler:
         if isinstance(claim, Claim):
             return await self._train_claimed(claim)
         self._say(f"Period {self._label(period)}: nothing to do, {claim.state} by {claim.holder}.")
-        exit_code = (claim.exit_code or 0) if claim.state == Outcome.FAILED else 0
+        exit_code = (claim.exit_code or 0) if claim.state == PeriodResult.FAILED else 0
         return self._summary(period, claim.state, exit_code, f"Nothing to do, {claim.state} by {claim.holder}.")
 
     async def _claim_if_abandoned(self, period: datetime) -> Claim | Held:
@@ -207,7 +192,7 @@ class _Scheduler:
             raise Interrupted(f"Stopped in period {self._label(claim.period)}; the next scheduler takes it up again.")
         # What another command leaves behind is its own affair.
         idle = ended.exit_code == 0 and settings.command is None
-        if idle and not await has_left_run(self.database, ended.pid, since=began):
+        if idle and not await self.periods.finished_a_run(ended.pid, since=began):
             return 1, "The training ended with exit code 0 but left no run: nothing was trained."
         return ended.exit_code, redact(ended.last_words)
 

@@ -55,7 +55,7 @@ async def _work(settings: ServeSettings) -> int:
 
 def _promotions_followed(settings: ServeSettings) -> AbstractAsyncContextManager[None]:
     """Those in the ledger where a database is named; otherwise only the file's, which needs no Postgres to run."""
-    from trainer.serve.follow_ledger import following_ledger
+    from trainer.serve.checkpoints import following_ledger
 
     if settings.database_url is None:
         return nullcontext()

@@ -69,8 +69,8 @@ def _check_settings(settings: TrainSettings) -> None:
     """What can be refused before anything is opened."""
     from trainer.config.sections import judged_by
     from trainer.judge.open import refuse_unusable
-    from trainer.train.selection import parse_rule
-    from trainer.train.thresholds import parse_thresholds
+    from trainer.train.credit import parse_rule
+    from trainer.train.step_metrics import parse_thresholds
 
     parse_rule(settings.select)
     parse_thresholds(settings.stop_on)

@@ -30,7 +30,7 @@ class ServingSettings(Protocol):
 
 
 def serving(checkpoint: Checkpoint, settings: ServingSettings) -> Serving:
-    """Serverless checkpoints are served by W&B itself; the others by whatever runs at --serve-url."""
-    if checkpoint.backend == "serverless":
+    """Where the backend serves its own checkpoints, which is W&B; otherwise whatever runs at --serve-url."""
+    if checkpoint.abilities.serves_itself:
         return Serving(settings.wandb_base_url or WANDB_BASE_URL, checkpoint.location)
     return Serving(settings.serve_url, checkpoint.name)

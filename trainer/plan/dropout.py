@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config.sections import DropoutSettings
-from trainer.plan.grouping import MIN_GROUP, shuffle_key
+from trainer.plan.grouping import shuffle_key
+from trainer.types import MIN_GROUP
 
 _UNIT = 10**9  # shares are counted in whole billionths, so that sums are exact
 

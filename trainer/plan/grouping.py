@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from trainer.config.sections import GroupingSettings
-from trainer.types import Group
-
-MIN_GROUP = 2
-"""A relative score needs someone to be relative to."""
+from trainer.types import MIN_GROUP, Group
 
 
 class Comparable(Protocol):
@@ -152,10 +149,3 @@ def _group_count(per_agent: Sequence[int], max_group: int) -> int:
         if placed >= MIN_GROUP * number and used > best_used:
             best, best_used = number, used
     return best
-
-
-def with_members(group: Group, trajectory_ids: Iterable[str]) -> Group:
-    """``group`` with only the named trajectories, in the group's own order."""
-    wanted = set(trajectory_ids)
-    members = tuple(member for member in group.trajectories if member.trajectory_id in wanted)
-    return Group(group.group_id, group.window_id, members, group.outcomes)

@@ -13,8 +13,8 @@ from typing import Protocol
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from trainer.config.sections import PlanSettings
 from trainer.plan import dropout
-from trainer.plan.grouping import MIN_GROUP, Comparable, Grouped, group_id, partition
-from trainer.types import Group, PlannedGroup, PlannedWindow, RunPlan
+from trainer.plan.grouping import Comparable, Grouped, group_id, partition
+from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
 class SurveyedWindow(Protocol):

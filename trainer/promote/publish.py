@@ -32,7 +32,7 @@ from trainer.ledger.releases import (
     used_before,
 )
 from trainer.ledger.states import PromotionKind, PromotionState
-from trainer.types import Checkpoint, Release
+from trainer.types import Checkpoint, Release, abilities_of
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -188,7 +188,7 @@ async def _check_incumbent(connection: Connection, evaluation: Evaluation) -> No
 
 
 def _check_files(checkpoint: Checkpoint) -> None:
-    if checkpoint.backend == "cpu" and checkpoint.step > 0 and not Path(checkpoint.location).is_dir():
+    if checkpoint.abilities.runs_in_engine and checkpoint.step > 0 and not Path(checkpoint.location).is_dir():
         raise ConfigurationError(
             f"The files of {checkpoint.name} are not in {checkpoint.location}: choose a step that --list shows and "
             "that is still on disk, or run this on the host that trained it."
@@ -200,7 +200,7 @@ def _check_files(checkpoint: Checkpoint) -> None:
 
 def check_canary(backend: str, share: float | None) -> None:
     """ConfigurationError if nobody could give a share of the agents something else than the rest."""
-    if share is not None and backend != "cpu":
+    if share is not None and not abilities_of(backend).runs_in_engine:
         raise ConfigurationError(
             "--canary needs `serve.py`, which tells agents apart and serves CPU checkpoints; an endpoint of the "
             f"{backend} backend gives every agent the same: promote without --canary."

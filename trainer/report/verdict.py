@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trainer.ledger.read.types import RunFacts
 from trainer.ledger.releases import Promotion
 from trainer.ledger.states import PromotionState
+from trainer.types import abilities_of
 
 _ENDED = {"running": "is still running", "interrupted": "was interrupted", "failed": "failed"}
 
@@ -62,7 +63,7 @@ def notices(facts: RunFacts) -> Iterator[str]:
         )
     if facts.simulated_windows:
         yield f"{facts.simulated_windows} of its windows were played in the simulated market, not in a real game."
-    if facts.backend == "cpu":
+    if abilities_of(facts.backend).is_stand_in:
         yield f"The model was trained on the CPU: {facts.base_model}."
     if facts.attempts > 1:
         yield f"The run was taken up again: it is on its {facts.attempts}. attempt."

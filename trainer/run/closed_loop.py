@@ -24,7 +24,7 @@ from trainer.ledger.simulation import newest_simulated
 from trainer.plan.outlook import look_ahead
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
-from trainer.types import NOTHING_PLANNED
+from trainer.types import NOTHING_PLANNED, abilities_of
 from trainer.world.agents import ChatPolicy, Exploration, model_cast
 from trainer.world.market import Market
 from trainer.world.play import Tally, play_windows
@@ -120,7 +120,7 @@ def _day(first: str, number: int, hours: int) -> Day:
 @asynccontextmanager
 async def _engine(session: Session) -> AsyncIterator[Engine | None]:
     """The embedded model for checkpoints on this machine; None where the backend serves its own."""
-    if session.backend.name == "serverless":
+    if abilities_of(session.backend.name).serves_itself:
         yield None
         return
     from trainer.inference.open import open_engine

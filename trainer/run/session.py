@@ -12,7 +12,7 @@ from trainer.config.sections import GroupSettings, TrainSettings
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.progress import View
-from trainer.train.backends.base import TrainingBackend
+from trainer.types import TrainingBackend
 
 _ALSO_DECISIVE = (
     "model",

@@ -1,1 +1,6 @@
-"""Periods that are trained once: when they are due, who claims them, whether there is enough, who is told."""
+"""Trains every period once, unattended: what ``schedule_training.py`` is made of.
+
+``cron`` knows when a period is due and what its end is called, the ledger (``trainer.ledger.periods``) which host may
+train it, ``readiness`` whether there is enough to train on. The training is a process of its own
+(``training_process``), and ``notify`` tells a webhook what came of it.
+"""

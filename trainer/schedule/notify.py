@@ -9,7 +9,7 @@ from dataclasses import asdict
 import httpx
 
 from data_bridge.redaction import redact
-from trainer.schedule.schedule import Summary
+from trainer.schedule.cron import Summary
 
 logger = logging.getLogger(__name__)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from data_bridge.database import Database
 from data_bridge.reader import WindowReader
 from data_bridge.survey import survey
 from trainer.config.sections import ReadinessSettings, window_rules
 from trainer.ledger.clock import clock
-from trainer.schedule.durations import written
+
+_WHOLE = {"d": timedelta(days=1), "h": timedelta(hours=1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,11 @@ async def readiness_of(database: Database, settings: ReadinessSettings) -> Readi
         reason, count = max(surveyed.totals.reasons.items(), key=lambda item: item[1])
         sentence += f"; most rows were left out as {reason} ({count})"
     return Readiness(enough, sentence + ".")
+
+
+def written(duration: timedelta) -> str:
+    """As one writes it into a setting: ``7d``, ``36h`` or ``90m``."""
+    for unit, length in _WHOLE.items():
+        if not duration % length:
+            return f"{duration // length}{unit}"
+    return f"{duration / timedelta(minutes=1):.12g}m"

@@ -2,6 +2,8 @@
 
 It has a session of its own, so that a Ctrl-C in the terminal reaches it once and not twice: the second is the order
 to end at once, in the middle of a step. Every signal that we get while it lives is passed on to it, and we wait.
+
+What the scheduler was told it tells the training in variables, since a command line is visible to everyone.
 """
 
 from __future__ import annotations
@@ -16,12 +18,36 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+
+from pydantic import SecretStr
+
+from trainer.config.sources import Section, variable_of
+from trainer.schedule.readiness import written
 
 _CHUNK = 64 * 1024
 _LONGEST_LAST_WORDS = 4_000
 _STILL_TALKING = 5.0
 """Seconds that we listen to a process which outlives the training and has its stderr."""
 _STDERR = 2
+_OUR_OWN = frozenset({"json_output"})
+"""How the scheduler itself prints."""
+
+
+def variables_for(reader: type[Section], settings: Section) -> dict[str, str]:
+    """Whatever was set in ``settings``, by flag or otherwise, and ``reader`` has too, under the variables it reads."""
+    shared = settings.model_fields_set & reader.model_fields.keys() - _OUR_OWN
+    variables = {name: variable_of(name, reader.model_fields[name]) for name in sorted(shared)}
+    return {variable: _spelt(getattr(settings, name)) for name, variable in variables.items() if variable is not None}
+
+
+def _spelt(value: object) -> str:
+    """``value`` as one would write it into a variable."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, timedelta):
+        return written(value)
+    return str(value)
 
 
 @dataclass(frozen=True, slots=True)

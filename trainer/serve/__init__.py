@@ -1,5 +1,5 @@
 """Serves the promoted checkpoint of the CPU backend over an OpenAI-compatible API.
 
-``wire`` is the API's shapes, ``checkpoints`` which checkpoint answers and how promotions are noticed, ``app`` the
-routes.
+``app`` has the routes and ``wire`` the shapes of requests and replies; ``checkpoints`` decides which checkpoint answers
+whom, and notices promotions and rollbacks, in the pointer file and in the ledger.
 """

@@ -2,6 +2,9 @@
 
 ``NAME`` follows promotions and rollbacks; ``NAME@stepN`` is that checkpoint whatever is promoted; step 0 is the
 untrained base model. A request that has begun is finished by the checkpoint it began with.
+
+A promotion or rollback may be typed on any host, under any --home, so where there is a database the pointer file is
+kept as the ledger has it. The server answers from the file alone: it goes on with what it knows while Postgres is away.
 """
 
 from __future__ import annotations
@@ -9,21 +12,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from data_bridge.errors import ConfigurationError
+from data_bridge.connection_url import parse_connection_url
+from data_bridge.database import Database, open_database
+from data_bridge.errors import ConfigurationError, DatabaseError
 from data_bridge.models import ChatMessage
 from trainer.inference.base_model import check_base
 from trainer.inference.checkpoints import StoredStep
-from trainer.ledger.pointer import Pointer, pointer_file, read_pointer
+from trainer.ledger.pointer import Pointer, pointer_file, read_from_database, read_pointer, sync
 from trainer.serve.wire import RequestError
 from trainer.types import Completion
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE = 5.0
+"""Seconds that a start waits for the ledger before it serves what the file says."""
 
 
 class Stored(Protocol):
@@ -151,3 +161,47 @@ class ServedCheckpoints:
             if self.refresh():
                 logger.info("now serving %s", self.served_name)
             await asyncio.sleep(every)
+
+
+@asynccontextmanager
+async def following_ledger(url: str, home: Path, model: str, *, every: float = 2.0) -> AsyncIterator[None]:
+    """Within the block the file follows the ledger at ``url``; it agrees from the start if Postgres answers."""
+    parse_connection_url(url)  # a wrong address never gets better: say so before the server starts
+    has_tried = asyncio.Event()
+    following = asyncio.create_task(_follow(url, home, model, every, has_tried), name="follow the ledger")
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(has_tried.wait(), _PATIENCE)
+        yield
+    finally:
+        following.cancel()
+
+
+async def _follow(url: str, home: Path, model: str, every: float, has_tried: asyncio.Event) -> None:
+    is_away = False
+    while True:
+        try:
+            async with open_database(
+                url, home, statement_timeout=timedelta(seconds=10), max_size=1, read_only=True
+            ) as database:
+                while True:
+                    await _agree(database, home, model)
+                    has_tried.set()
+                    is_away = False
+                    await asyncio.sleep(every)
+        except (DatabaseError, OSError) as error:
+            if not is_away:
+                logger.warning("promotions are not followed, agents keep what they have: %s", error)
+            is_away = True
+        has_tried.set()
+        await asyncio.sleep(every)
+
+
+async def _agree(database: Database, home: Path, model: str) -> None:
+    """Write the file only when it differs: the server reads it again whenever it is written."""
+    try:
+        known = read_pointer(home, model)
+    except msgspec.DecodeError:
+        known = None
+    if await read_from_database(database, model) != known:
+        await sync(database, home, model)

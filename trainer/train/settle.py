@@ -17,9 +17,7 @@ from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.train import step_metrics
 from trainer.train.backends.adapter_files import is_whole
-from trainer.train.backends.base import TrainingBackend
-from trainer.train.thresholds import parse_thresholds, stop_collapse
-from trainer.types import Checkpoint
+from trainer.types import Checkpoint, TrainingBackend
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +54,8 @@ async def settle_unfinished(
         return f"Batch {record.batch_id} was not trained before the crash; its trajectories are free again."
     metrics = {**step_metrics.of_result(result, record.known_metrics), "settled": 1.0}
     await ledger.batch_trained(lock, record, result, metrics)
-    stop_collapse(parse_thresholds(stop_on), step_metrics.flat(metrics), result.checkpoint)
+    thresholds = step_metrics.parse_thresholds(stop_on)
+    step_metrics.stop_collapse(thresholds, step_metrics.flat(metrics), result.checkpoint)
     return (
         f"Batch {record.batch_id} had been trained before the crash: checkpoint {result.checkpoint.name} is recorded."
     )

@@ -24,13 +24,8 @@ from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress, View
 from trainer.train import step_metrics
-from trainer.train.backends.base import PreparedBatch, TrainingBackend
-from trainer.train.thresholds import parse_thresholds, stop_collapse
 from trainer.train.tracking import Tracker
-from trainer.types import Batch, JudgedGroup
-
-_TRAINS_ELSEWHERE = frozenset({"serverless"})
-"""Backends that leave this machine's model alone while they train, so that the next batch can be prepared meanwhile."""
+from trainer.types import Batch, JudgedGroup, PreparedBatch, TrainingBackend, abilities_of
 
 
 class TrainStage:
@@ -55,9 +50,9 @@ class TrainStage:
         self._tracker = tracker
         self._view = view
         self._progress = progress
-        self._thresholds = parse_thresholds(settings.stop_on)
+        self._thresholds = step_metrics.parse_thresholds(settings.stop_on)
         # One use of this machine's model at a time, unless the training is elsewhere.
-        self._prepares_ahead = backend.name in _TRAINS_ELSEWHERE and settings.max_staleness > 0
+        self._prepares_ahead = not abilities_of(backend.name).trains_here and settings.max_staleness > 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._cost_reported = progress.cost_usd
@@ -160,7 +155,7 @@ class TrainStage:
         progress.latest = plain
         self._tracker.log(progress.step, plain)
         self._view.say(_sentence(plain))
-        stop_collapse(self._thresholds, plain, self._backend.checkpoint(progress.step))
+        step_metrics.stop_collapse(self._thresholds, plain, self._backend.checkpoint(progress.step))
 
 
 def _sentence(metrics: dict[str, float]) -> str:

@@ -1,25 +1,33 @@
-"""What is measured of one gradient step, beside what the backend itself reports. Pure."""
+"""What is measured of one gradient step beside what the backend reports, and when that stops a run. Pure.
+
+``--stop-on`` sets thresholds on a step's metrics: a run that collapses is stopped before it costs more.
+"""
 
 from __future__ import annotations
 
 import bisect
+import difflib
+import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any
 
+from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import author_of
-from trainer.types import JudgedGroup, StepResult
+from trainer.train.credit import advantages, spread
+from trainer.types import Checkpoint, JudgedGroup, StepResult
+
+METRICS = (
+    "advantage_std", "clip_share", "cost_usd", "effective_sample_size", "entropy", "grad_norm", "judge_order_spread",
+    "kl", "kl_behaviour", "loss", "ratio", "ratio_max", "reward", "reward_spread", "reward_std", "sampled_steps_ago",
+    "seconds", "staleness", "tokens_per_second", "trainable_tokens",
+)  # fmt: skip
+"""What a step may report under a name of ours; a name with a slash is ART's own."""
 
 HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)
 """Between these the advantages are counted; the first and the last bin are open."""
-
-
-def advantages_of(scores: Sequence[float], *, scale: bool) -> list[float]:
-    """Score minus the group's mean, divided by its population standard deviation if ``scale``: ART's definition."""
-    mean = fmean(scores)
-    centred = [score - mean for score in scores]
-    deviation = pstdev(scores)
-    return [one / (deviation + 1e-6) for one in centred] if scale else centred
 
 
 def histogram(values: Sequence[float]) -> dict[str, list[float]]:
@@ -31,18 +39,18 @@ def histogram(values: Sequence[float]) -> dict[str, list[float]]:
 
 def of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: int, *, scale: bool) -> dict[str, Any]:
     """Rewards, advantages, how well the judge agreed with itself, and how old the policy was that played."""
-    scores = [[verdict.score for verdict in judged.verdicts] for judged in groups]
+    scores = [judged.scores for judged in groups]
     flat = [score for group in scores for score in group]
-    advantages = [one for group in scores for one in advantages_of(group, scale=scale)]
+    of_groups = [one for group in scores for one in advantages(group, scale=scale)]
     ages = sampling_ages(groups, trainee, policy_step)
     return {
         "groups": len(groups),
         "trajectories": len(flat),
         "reward": fmean(flat),
         "reward_std": pstdev(flat),
-        "reward_spread": fmean(max(group) - min(group) for group in scores),
-        "advantage_std": pstdev(advantages),
-        "advantage_histogram": histogram(advantages),
+        "reward_spread": fmean(map(spread, scores)),
+        "advantage_std": pstdev(of_groups),
+        "advantage_histogram": histogram(of_groups),
         "judge_order_spread": fmean(2 * verdict.uncertainty for judged in groups for verdict in judged.verdicts),
         "sampled_steps_ago": fmean(ages) if ages else None,
     }
@@ -72,3 +80,74 @@ def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int)
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The plain numbers of ``metrics``: for views, thresholds and tracking."""
     return {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
+
+
+# --stop-on
+
+_RULE = re.compile(r"(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<operator>[<>])\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Stop when ``metric`` lies on the wrong side of ``limit``; a metric that is not a number is on the wrong side."""
+
+    metric: str
+    operator: str
+    limit: float
+
+    def crossed_by(self, value: float) -> bool:
+        if math.isnan(value):
+            return True
+        return value < self.limit if self.operator == "<" else value > self.limit
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.operator}{self.limit:g}"
+
+
+def parse_thresholds(rules: Sequence[str]) -> tuple[Threshold, ...]:
+    """Thresholds from ``entropy<0.01`` and the like; ``off`` means none. ConfigurationError for anything else."""
+    parsed = []
+    for rule in rules:
+        if rule.strip().lower() == "off":
+            continue
+        match = _RULE.fullmatch(rule.strip())
+        try:
+            limit = float(match["limit"]) if match else math.nan
+        except ValueError:
+            limit = math.nan
+        if match is None or math.isnan(limit):
+            raise ConfigurationError(
+                f"--stop-on: write a metric, < or >, and a number, as in entropy<0.01 (got {rule!r})."
+            )
+        if match["metric"] not in METRICS and "/" not in match["metric"]:
+            close = difflib.get_close_matches(match["metric"], METRICS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(METRICS)}."
+            raise ConfigurationError(f"--stop-on: no step reports {match['metric']!r}: {hint}")
+        parsed.append(Threshold(match["metric"], match["operator"], limit))
+    return tuple(parsed)
+
+
+def stop_collapse(thresholds: Sequence[Threshold], metrics: Mapping[str, float], checkpoint: Checkpoint) -> None:
+    """BackendError if the step that made ``checkpoint`` crossed a threshold, with the way back."""
+    crossed = first_crossed(thresholds, metrics)
+    if crossed is not None:
+        raise BackendError(
+            f"Step {checkpoint.step} crossed --stop-on {crossed} ({crossed.metric} is {metrics[crossed.metric]:.4g}): "
+            f"the run is collapsing and was stopped; {_way_back(checkpoint)} with a lower --learning-rate."
+        )
+
+
+def _way_back(checkpoint: Checkpoint) -> str:
+    """Training goes on from the newest checkpoint; how to make it go on from an earlier one."""
+    if "://" in checkpoint.location:
+        return "begin again under another --model,"
+    return f"delete {checkpoint.location} to go on from the step before it,"
+
+
+def first_crossed(thresholds: Sequence[Threshold], metrics: Mapping[str, object]) -> Threshold | None:
+    """The first threshold that this step crossed. A metric that the backend does not report crosses nothing."""
+    for threshold in thresholds:
+        value = metrics.get(threshold.metric)
+        if isinstance(value, int | float) and threshold.crossed_by(float(value)):
+            return threshold
+    return None

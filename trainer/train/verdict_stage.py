@@ -9,7 +9,7 @@ from data_bridge.quality import Exclusion, Reason
 from trainer.config.sections import TrainSettings
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress
-from trainer.train.selection import parse_rule, select, spread
+from trainer.train.credit import parse_rule, select, spread
 from trainer.types import JudgedGroup, JudgeFailure
 
 _FAULTS_OF_THE_JUDGE = frozenset({Reason.JUDGE_BAD_REPLY, Reason.JUDGE_UNAVAILABLE})
@@ -41,9 +41,9 @@ class VerdictStage:
             return None
         self._progress.groups_judged += 1
         self._progress.groups_cached += verdict.cached
-        if spread(verdict.verdicts) < self._settings.min_spread:
+        if spread(verdict.scores) < self._settings.min_spread:
             self._progress.groups_without_signal += 1
-            await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.verdicts):.3f}")
+            await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.scores):.3f}")
             return None
         kept, excluded = select(verdict, self._keep)
         await self._ledger.exclude(self._run_id, excluded)

@@ -1,19 +1,29 @@
-"""Which backend trains, and why; and opening it. Nothing heavy is imported before a backend is opened."""
+"""Which backend trains, and why: is there a key, is there a GPU? And opening it.
+
+Nothing heavy is imported before a backend is opened, not even torch to find the GPU, unless there is reason to.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from data_bridge.errors import ConfigurationError
 from trainer.config.sections import BackendSettings, TrainSettings
-from trainer.train.backends.arguments import base_model_of
-from trainer.train.backends.art_import import prepare_environment
-from trainer.train.backends.base import TrainingBackend
-from trainer.train.backends.gpu import why_no_gpu
+from trainer.train.backends.art_interface import base_model_of, prepare_environment
+from trainer.types import TrainingBackend
 
 BackendName = Literal["cpu", "local", "serverless"]
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+_NEEDED = ("torch", "unsloth", "trl", "megatron")  # the last one is imported by ART whether it is used or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +68,52 @@ async def open_backend(settings: TrainSettings) -> AsyncIterator[TrainingBackend
 
 
 def _backend(name: BackendName, settings: TrainSettings) -> TrainingBackend:
-    if name == "serverless":
-        from trainer.train.backends.serverless import ServerlessBackend
+    match name:
+        case "serverless":
+            from trainer.train.backends.serverless import ServerlessBackend
 
-        return ServerlessBackend(settings)
-    if name == "local":
-        from trainer.train.backends.local import LocalBackend
+            return ServerlessBackend(settings)
+        case "local":
+            if reason := why_no_gpu():
+                raise ConfigurationError(f"--backend local cannot be used: {reason}; take --backend cpu or serverless.")
+            from trainer.train.backends.local import LocalBackend
 
-        return LocalBackend(settings)
-    from trainer.train.backends.cpu import CpuBackend
+            return LocalBackend(settings)
+        case "cpu":
+            from trainer.train.backends.cpu import CpuBackend
 
-    return CpuBackend(settings)
+            return CpuBackend(settings)
+
+
+def why_no_gpu() -> str | None:
+    """None if the GPU can be used; otherwise why not, as the middle of a sentence."""
+    if not _has_nvidia_gpu():
+        return "there is no NVIDIA GPU on this machine"
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"there is a GPU, but {', '.join(missing)} is not installed (`pip install .[gpu]`)"
+    return None if _torch_sees_it() else "there is a GPU, but the installed torch cannot use it (a CPU build?)"
+
+
+def _has_nvidia_gpu() -> bool:
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
+        return False
+    try:
+        if any(_DRIVER.iterdir()):
+            return True
+    except OSError:
+        pass  # no driver there, or a system that shows it elsewhere
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return False
+    try:
+        listed = subprocess.run([command, "-L"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return listed.returncode == 0 and "GPU" in listed.stdout
+
+
+def _torch_sees_it() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())

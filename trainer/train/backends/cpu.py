@@ -1,23 +1,39 @@
-"""The CPU backend as the pipeline sees it: ART's protocol underneath, batches, verdicts and reasons on top."""
+"""Training on this machine's CPU: ART's ``Backend`` protocol below, batches, verdicts and reasons on top.
+
+A step is a function of the checkpoint before it, the groups and the settings: the order of everything random is seeded
+by the run's seed and the step, so a killed run goes on to the same numbers.
+"""
 
 from __future__ import annotations
 
-import os
+import asyncio
+import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import torch
+
+from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
 from trainer.config.sections import TrainSettings
 from trainer.config.sources import public_values
-from trainer.inference.checkpoints import StoredStep
-from trainer.train.backends.base import PreparedBatch, Submitted
-from trainer.train.backends.cpu_art import ArtCpuBackend
+from trainer.inference.base_model import model_directory
+from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
+from trainer.train.backends.art_interface import import_art
+from trainer.train.backends.cpu_policy import Policy
+from trainer.train.backends.cpu_step import StepSettings, gradient_step
 from trainer.train.backends.prepare import prepare
-from trainer.types import Batch, Checkpoint, StepResult
+from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
 if TYPE_CHECKING:
     import art
+    from art.types import LocalTrainResult
+
+T = TypeVar("T")
 
 _RECORDED = (
     "learning_rate", "groups_per_step", "loss", "epsilon", "epsilon_high", "importance_level", "kl", "scale_rewards",
@@ -39,16 +55,12 @@ class CpuBackend:
             threads=settings.threads,
             serve_url=settings.serve_url,
         )
-        self._store = self._backend.store_of(settings.model)
+        self._store = store_of(settings.home, settings.model)
         self._model: art.TrainableModel | None = None
 
     async def open(self) -> int:
-        # Otherwise importing art makes litellm ask the network for a price list.
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        import art
-
         settings = self._settings
-        self._model = art.TrainableModel(
+        self._model = import_art().TrainableModel(
             name=settings.model,
             project=settings.wandb_project,
             base_model=settings.base_model,
@@ -62,8 +74,9 @@ class CpuBackend:
         return 0 if newest is None else newest.step
 
     def checkpoint(self, step: int) -> Checkpoint:
-        location = self._store.path(step) if step else self._backend.trainer.base_directory()
-        return Checkpoint(self._settings.model, step, self._settings.base_model, self.name, str(location.resolve()))
+        settings = self._settings
+        location = self._store.path(step) if step else model_directory(settings.base_model, settings.home)
+        return Checkpoint(settings.model, step, settings.base_model, self.name, str(location.resolve()))
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
         return await prepare(batch, self._settings, scorer=self._backend, min_spread=self._settings.min_spread)
@@ -75,7 +88,7 @@ class CpuBackend:
         await on_submitted(f"cpu:{batch_id}")
         is_warm_start = await self.current_step() < settings.warm_start
         result = await self._backend.train(
-            self._registered(),
+            self._model,
             prepared.groups,
             learning_rate=settings.learning_rate,
             loss=settings.loss,
@@ -107,11 +120,6 @@ class CpuBackend:
     def _result(self, stored: StoredStep) -> StepResult:
         return StepResult(self.checkpoint(stored.step), stored.trainable_tokens, dict(stored.metrics))
 
-    def _registered(self) -> art.TrainableModel:
-        if self._model is None:
-            raise BackendError("The CPU backend was not opened: call open() first.")
-        return self._model
-
 
 def _why_nothing(prepared: PreparedBatch) -> str:
     reasons = Counter(exclusion.reason.value for exclusion in prepared.exclusions)
@@ -120,3 +128,180 @@ def _why_nothing(prepared: PreparedBatch) -> str:
         f"Batch {prepared.batch.batch_id} has no trainable token, so nothing was trained ({counted}): "
         "check --purposes, --foreign and the judge's scores."
     )
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """The policy in memory, the checkpoints on disk, and the step that both are at."""
+
+    store: CheckpointStore
+    base_model: str
+    policy: Policy
+    step: int | None = None
+    """None while the weights are no checkpoint's: before the first is loaded, and during a step."""
+
+    def synchronise(self) -> int:
+        """Make the weights in memory those of the newest checkpoint, also after a step that failed half-way."""
+        newest = self.store.newest()
+        step = 0 if newest is None else newest.step
+        if self.step != step:
+            self.step = None
+            if newest is None:
+                self.policy.reset()
+            else:
+                self.policy.load(self.store.path(step))
+            self.step = step
+        return step
+
+
+class ArtCpuBackend:
+    """ART's ``Backend``: ``model.register(backend)``, then ``backend.train(model, groups)``. For one model.
+
+    All work on the model happens in one thread of its own.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        rank: int = 16,
+        seed: int = 0,
+        threads: int = 0,
+        serve_url: str = "http://127.0.0.1:8808/v1",
+    ) -> None:
+        self._home = home
+        self._rank = rank
+        self._seed = seed
+        self._threads = threads
+        self._serve_url = serve_url
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hindsight-cpu")
+        self._registered: _Loaded | None = None
+
+    async def register(self, model: art.TrainableModel) -> None:
+        """Load ``model`` at its newest sound checkpoint."""
+        if self._registered is not None:
+            raise BackendError("The CPU backend trains one model at a time: close it before registering another.")
+        self._registered = await self._in_thread(self._load, model.name, model.base_model)
+
+    def _load(self, name: str, base_model: str) -> _Loaded:
+        if self._threads:
+            torch.set_num_threads(self._threads)
+        base, store = model_directory(base_model, self._home), store_of(self._home, name)
+        policy = Policy(base, rank=self._rank, learning_rate=1e-4, seed=self._seed)
+        newest = store.newest()
+        if newest is not None and newest.base_model != base_model:
+            raise BackendError(
+                f"The checkpoints in {store.directory} were trained on {newest.base_model}, not on "
+                f"{base_model}: give the new model another --model name."
+            )
+        loaded = _Loaded(store, base_model, policy)
+        loaded.synchronise()
+        return loaded
+
+    async def train(
+        self,
+        model: art.TrainableModel,
+        trajectory_groups: Iterable[art.TrajectoryGroup],
+        *,
+        learning_rate: float = 7e-4,
+        loss: Literal["ppo", "cispo"] = "ppo",
+        epsilon: float | None = None,
+        epsilon_high: float | None = None,
+        importance_sampling_level: Literal["token", "sequence", "average", "geometric_average"] = "token",
+        kl_penalty_coef: float = 0.0,
+        scale_rewards: bool = False,
+        max_grad_norm: float = 1.0,
+        entropy_bonus: float = 0.0,
+        updates: int = 1,
+        only_good: bool = False,
+        batch_id: str = "",
+        config: Mapping[str, Any] | None = None,
+        known_metrics: Mapping[str, float] | None = None,
+    ) -> LocalTrainResult:
+        """One gradient step on the groups, durable when this returns. BackendError if nothing was trainable."""
+        from art._backend_training import build_rl_train_configs
+        from art.types import LocalTrainResult
+
+        _, objective = build_rl_train_configs(
+            learning_rate=learning_rate,
+            scale_rewards=scale_rewards,
+            importance_sampling_level=importance_sampling_level,
+            ppo=loss == "ppo",
+            epsilon=epsilon,
+            epsilon_high=epsilon_high,
+            kl_penalty_coef=kl_penalty_coef,
+        )
+        settings = StepSettings(
+            objective,
+            learning_rate,
+            max_grad_norm,
+            kl=kl_penalty_coef,
+            entropy_bonus=entropy_bonus,
+            updates=updates,
+            scale_rewards=scale_rewards,
+            only_good=only_good,
+        )
+        groups = list(trajectory_groups)
+        stored = await self._in_thread(self._step, groups, settings, batch_id, config or {}, known_metrics or {})
+        path = self._loaded.store.path(stored.step)
+        return LocalTrainResult(step=stored.step, metrics=stored.metrics, checkpoint_path=str(path))
+
+    def _step(
+        self,
+        groups: Sequence[art.TrajectoryGroup],
+        settings: StepSettings,
+        batch_id: str,
+        config: Mapping[str, Any],
+        known_metrics: Mapping[str, float],
+    ) -> StoredStep:
+        loaded = self._loaded
+        step = loaded.synchronise() + 1
+        loaded.step = None  # from here on the weights are no checkpoint's until they are saved
+        measured = gradient_step(loaded.policy, groups, settings, seed=f"{self._seed}:{step}")
+        broken = [name for name in ("loss", "grad_norm") if not math.isfinite(measured[name])]
+        if broken:
+            raise BackendError(f"Step {step} gave a {broken[0]} that is not a number: lower --learning-rate.")
+        trained, metrics = int(measured["trainable_tokens"]), {**known_metrics, **measured}
+        stored = StoredStep(step, batch_id, trained, loaded.base_model, dict(config), metrics)
+        loaded.store.save(stored, loaded.policy.save)
+        loaded.step = step
+        return stored
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
+        """Tokens and log-probabilities of logged replies under the newest checkpoint."""
+        return await self._in_thread(self._score, requests)
+
+    def _score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
+        self._loaded.synchronise()
+        return self._loaded.policy.score(requests)
+
+    async def close(self) -> None:
+        """Waits for the step in hand, which becomes durable."""
+        await asyncio.to_thread(self._thread.shutdown)
+        self._registered = None
+
+    async def _get_step(self, model: art.TrainableModel) -> int:
+        newest = await self._in_thread(self._loaded.store.newest)
+        return 0 if newest is None else newest.step
+
+    async def _delete_checkpoint_files(self, model: art.TrainableModel, steps_to_keep: list[int]) -> None:
+        await self._in_thread(self._loaded.store.keep_only, steps_to_keep)
+
+    async def _prepare_backend_for_training(self, model: art.TrainableModel, config: Any) -> tuple[str, str]:
+        """Where ``scripts/serve.py`` answers for this model; this backend itself opens no port."""
+        return self._serve_url, "none"
+
+    def _model_inference_name(self, model: art.TrainableModel, step: int | None = None) -> str:
+        return str(model.name) if step is None else f"{model.name}@step{step}"
+
+    def _train_sft(self, *_: Any, **__: Any) -> AsyncIterator[dict[str, float]]:
+        raise BackendError("The CPU backend has no separate supervised training: use --warm-start.")
+
+    @property
+    def _loaded(self) -> _Loaded:
+        if self._registered is None:
+            raise BackendError("The CPU backend has no model yet: register one first.")
+        return self._registered
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*arguments))

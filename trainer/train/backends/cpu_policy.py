@@ -1,7 +1,10 @@
 """The policy on the CPU: a frozen base model in fp32, a LoRA adapter, its optimizer; and log-probabilities from it.
 
-Many replies share one packed sequence (see ``cpu_packing``); the output layer, the widest product of a small
-model, is computed for reply tokens only.
+Many replies share one packed sequence (see ``cpu_step.pack``): a row of clusters, each a prompt followed by the replies
+to it. Prompt tokens see the prompt so far, reply tokens the prompt and their own reply; nothing sees another cluster,
+and attention computes only the pairs that may see each other. The output layer, the widest product of a small model,
+is computed for reply tokens only. The adapter does not change during a step, so base weight and adapter are added once
+and used for every sequence; PEFT keeps the parameters, the switch to turn the adapter off, and the file format.
 """
 
 from __future__ import annotations
@@ -9,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
 from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
-from trainer.train.backends.cpu_attention import Layout, register
-from trainer.train.backends.cpu_lora import fuse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +31,7 @@ _RECOMPUTE_ABOVE = 1024
 _LOGITS_AT_ONCE = 512
 _ADAPTER = "adapter_model.safetensors"
 _OPTIMIZER = "optimizer.safetensors"
+_ATTENTION = "hindsight_packed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Policy:
         from peft import LoraConfig, get_peft_model
 
         self.tokenizer = load_tokenizer(base)
-        model = load_base(base, attention=register())
+        model = load_base(base, attention=_register_attention())
         self.config = model.config
         self.context = int(model.config.max_position_embeddings)
         self._end = min(end_tokens(model, self.tokenizer) & {self.tokenizer.eos_token_id} or {2})
@@ -56,7 +60,7 @@ class Policy:
             self._model = get_peft_model(
                 model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
             )
-        fuse(self._model)
+        _fuse(self._model)
         self._causal = self._model.get_base_model()
         self.learns_entropy = False
         """Whether entropies carry gradients: that costs another pass over the vocabulary."""
@@ -212,3 +216,137 @@ class Policy:
         )
         values = likelihoods.logprobs.split_with_sizes([len(reply) for reply in replies])
         return [tuple(part.tolist()) for part in values]
+
+
+# Attention over a packed sequence
+
+
+class Block(NamedTuple):
+    """Rows of queries and the range of keys that they may see some of."""
+
+    rows: slice
+    keys: slice
+
+
+class Layout:
+    """Who sees whom in one packed sequence, from ART's group and parent ids ([1, tokens] each)."""
+
+    def __init__(self, group_ids: Tensor, parent_ids: Tensor) -> None:
+        self.visible = visibility(group_ids, parent_ids)
+        self.blocks = _blocks(group_ids[0], parent_ids[0])
+        self._masks: dict[int, list[Tensor]] = {}
+
+    def masks(self, heads_per_key: int) -> list[Tensor]:
+        """Additive masks of the blocks, repeated for the query heads that share a key head."""
+        if heads_per_key not in self._masks:
+            parts = [self.visible[block.rows, block.keys] for block in self.blocks]
+            self._masks[heads_per_key] = [
+                torch.zeros(part.shape).masked_fill_(~part, float("-inf")).repeat(heads_per_key, 1)[None, None]
+                for part in parts
+            ]
+        return self._masks[heads_per_key]
+
+
+def visibility(group_ids: Tensor, parent_ids: Tensor) -> Tensor:
+    """ART's rule [tokens, tokens]: a token sees, up to itself, its own group and its parent's."""
+    groups, parents = group_ids[0], parent_ids[0]
+    seen = (groups[:, None] == groups[None, :]) | (parents[:, None] == groups[None, :])
+    return seen.tril()
+
+
+def _blocks(groups: Tensor, parents: Tensor) -> list[Block]:
+    """Prompt and replies of each cluster; one block of everything if a cluster does not stand together."""
+    _, lengths = torch.unique_consecutive(parents, return_counts=True)
+    if len(lengths) != len(torch.unique(parents)):
+        return [Block(slice(0, len(groups)), slice(0, len(groups)))]
+    blocks, start = [], 0
+    for length in lengths.tolist():
+        stop = start + length
+        prompt = start + int((groups[start:stop] == parents[start:stop]).sum())
+        blocks += [Block(slice(start, prompt), slice(start, prompt)), Block(slice(prompt, stop), slice(start, stop))]
+        start = stop
+    return [block for block in blocks if block.rows.start < block.rows.stop]
+
+
+def _register_attention() -> str:
+    """Make the attention known to transformers; returns the name to load a model with."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_ATTENTION, _attention)
+    return _ATTENTION
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    layout: Layout,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Query heads that share a key head stand side by side on it, so that keys and values are not copied."""
+    rows, heads, _tokens, size = query.shape
+    key_heads = key.shape[1]
+    parts = []
+    for block, mask in zip(layout.blocks, layout.masks(heads // key_heads), strict=True):
+        grouped = query[:, :, block.rows].reshape(rows, key_heads, -1, size)
+        attended = scaled_dot_product_attention(
+            grouped, key[:, :, block.keys], value[:, :, block.keys], attn_mask=mask, scale=scaling
+        )
+        parts.append(attended.reshape(rows, heads, -1, size).transpose(1, 2))
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0], None
+
+
+# LoRA with one matrix product instead of three; the gradients of the two factors are those of PEFT's own layer
+
+
+def _fuse(model: Any) -> None:
+    """Let every LoRA layer of a PEFT ``model`` compute with its merged weight."""
+    from peft.tuners.lora import Linear
+
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module._merged_for = None
+            module.forward = MethodType(_forward, module)
+
+
+def _forward(layer: Any, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    base = layer.get_base_layer()
+    if layer.disable_adapters:
+        return linear(x, base.weight, base.bias)
+    down, up, scale = layer.lora_A["default"].weight, layer.lora_B["default"].weight, layer.scaling["default"]
+    version = (down._version, up._version)
+    if layer._merged_for != version:
+        layer._merged_weight = _merged(base.weight, down, up, scale, getattr(layer, "_merged_weight", None))
+        layer._merged_for = version
+    weight = layer._merged_weight
+    output: Tensor = _FusedLora.apply(x, weight, down, up, scale)  # type: ignore[no-untyped-call]  # torch's own
+    return output if base.bias is None else output + base.bias
+
+
+@torch.no_grad()
+def _merged(weight: Tensor, down: Tensor, up: Tensor, scale: float, room: Tensor | None) -> Tensor:
+    return torch.addmm(weight, up, down, alpha=scale, out=room)
+
+
+class _FusedLora(torch.autograd.Function):
+    """y = x (W + s B A)ᵀ with W frozen; ``merged`` is the bracket."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, merged: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(x, down, up)
+        ctx.merged, ctx.scale = merged, scale  # saving it would pin a version that the next update overwrites
+        return linear(x, merged)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor, None]:
+        x, down, up = ctx.saved_tensors
+        gradient = gradients[0].reshape(-1, gradients[0].shape[-1])
+        rows = x.reshape(-1, x.shape[-1])
+        for_x = (gradient @ ctx.merged).reshape(x.shape) if ctx.needs_input_grad[0] else None
+        for_down = ((gradient @ up) * ctx.scale).t() @ rows
+        for_up = (((rows @ down.t()) * ctx.scale).t() @ gradient).t()
+        return for_x, None, for_down, for_up, None

@@ -1,22 +1,38 @@
-"""One gradient step: packed sequences forward, ART's loss, backward, clip, update; and what came of it in numbers."""
+"""One gradient step on the CPU: groups packed into sequences, forward, ART's loss, backward, clip, update; in numbers.
+
+Tokenising and packing are ART's, with two things of our own: better shared prefixes, and no padding. ART shares one
+prefix per group. A trajectory of several decisions has several prompts, each shared by all agents of the group, so the
+replies are regrouped by prompt first. ART pads every sequence to one length; each is cut back to its own tokens here.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+import random
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainer.train.backends.cpu_attention import Layout
-from trainer.train.backends.cpu_packing import PackedSequence
-from trainer.train.backends.cpu_policy import Likelihoods, Policy
+from data_bridge.errors import BackendError
+from trainer.train.backends.cpu_policy import Layout, Likelihoods, Policy
 
 if TYPE_CHECKING:
+    import art
+    from art.preprocessing.tokenize import TokenizedResult
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
+_WORTHWHILE = 512
+"""Matrix products reach their speed at about this many tokens; shorter sequences are packed together."""
+_LONG = 2048
+"""Attention over a packed sequence is dense: beyond this it costs more than a prefix read twice."""
 _KL_SAMPLE = 8
 """Without a KL penalty, one sequence in this many is also read with the adapter off, to know how far we are."""
 
@@ -31,6 +47,9 @@ class StepSettings:
     kl: float = 0.0
     entropy_bonus: float = 0.0
     updates: int = 1
+    scale_rewards: bool = False
+    only_good: bool = False
+    """Imitate what is above its group's mean, and nothing else; see ``pack``."""
 
 
 @dataclass(slots=True)
@@ -47,8 +66,21 @@ class _Tally:
     """KL of whole distributions from the base model, where it was measured."""
 
 
-def gradient_step(policy: Policy, sequences: Sequence[PackedSequence], settings: StepSettings) -> dict[str, float]:
-    """Train ``policy`` on ``sequences`` and return the step's metrics. Gradients accumulate over the sequences."""
+def gradient_step(
+    policy: Policy, groups: Sequence[art.TrajectoryGroup], settings: StepSettings, *, seed: str
+) -> dict[str, float]:
+    """Train ``policy`` on ``groups`` and return the step's metrics. BackendError if nothing was trainable.
+
+    Gradients accumulate over the packed sequences; ``seed`` decides their order.
+    """
+    sequences = pack(
+        groups, policy.tokenizer, scale_rewards=settings.scale_rewards, seed=seed, only_good=settings.only_good
+    )
+    if not any(sequence.trainable_tokens for sequence in sequences):
+        raise BackendError(
+            "The batch has no trainable token, so nothing was trained: check that the log has token ids and "
+            "log-probabilities, or that the replies can be scored, and that the scores of a group differ."
+        )
     started = monotonic()
     policy.learns_entropy = settings.entropy_bonus > 0
     tally = _Tally()
@@ -193,7 +225,154 @@ def _clip_range(objective: Any) -> tuple[float, float]:
 
 
 def _peak_memory() -> float:
-    import resource
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return math.floor(peak * 1000) / 1000
+
+
+# Packing
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSequence:
+    """One sequence of several replies behind shared prefixes, as ART's loss takes it; every tensor is [1, tokens]."""
+
+    inputs: dict[str, Any]
+
+    @property
+    def tokens(self) -> Tensor:
+        tokens: Tensor = self.inputs["tokens"]
+        return tokens
+
+    @property
+    def trainable_tokens(self) -> int:
+        return int(self.inputs["assistant_mask"].sum())
+
+
+def pack(
+    groups: Sequence[art.TrajectoryGroup],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    scale_rewards: bool,
+    seed: str,
+    only_good: bool = False,
+) -> list[PackedSequence]:
+    """``groups`` as packed sequences; the same seed gives the same order. Empty if nothing is trainable.
+
+    ``only_good`` leaves out what is below its group's mean and forgets the log-probabilities, which makes the
+    policy gradient a supervised loss weighted by advantage.
+    """
+    from art.preprocessing.pack import packed_tensors_from_tokenized_results
+    from art.preprocessing.tokenize import tokenize_trajectory_groups
+
+    with _seeded(seed):
+        results = [
+            result
+            for group in groups
+            for result in _shared(
+                list(
+                    tokenize_trajectory_groups(
+                        tokenizer, [group], allow_training_without_logprobs=False, scale_rewards=scale_rewards
+                    )
+                )
+            )
+            if not only_good or result.advantage > 0
+        ]
+        if not results:
+            return []
+        packed = packed_tensors_from_tokenized_results(
+            results,
+            seq_len=_sequence_length(results),
+            pad_token_id=int(tokenizer.pad_token_id or 0),
+            truncate_long_results=False,
+            verbosity=0,
+        )
+    if only_good:
+        packed["logprobs"].fill_(float("nan"))
+    return [_trimmed(packed, row) for row in range(packed["tokens"].shape[0])]
+
+
+def _trimmed(packed: Any, row: int) -> PackedSequence:
+    length = int((packed["group_ids"][row] != -1).sum())
+    return PackedSequence(
+        {key: value[row : row + 1, :length] for key, value in packed.items() if isinstance(value, torch.Tensor)}
+    )
+
+
+def _shared(results: list[TokenizedResult]) -> list[TokenizedResult]:
+    """The replies of one group, in clusters that share as many prompt tokens as possible."""
+    ordered = sorted(results, key=lambda result: result.token_ids)
+    for cluster in best_clusters([result.token_ids for result in ordered], [_first_trained(one) for one in ordered]):
+        prompt_id = random.randint(-(2**63), 2**63 - 1)
+        for index in range(cluster.start, cluster.stop):
+            ordered[index].prompt_id = prompt_id
+            ordered[index].prompt_length = cluster.shared
+    return ordered
+
+
+def _first_trained(result: TokenizedResult) -> int:
+    return next((index for index, value in enumerate(result.logprobs) if not math.isnan(value)), len(result.logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Neighbours ``start`` to ``stop`` (exclusive) of the sorted replies, and how many tokens they share."""
+
+    start: int
+    stop: int
+    shared: int
+
+
+def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[int]) -> list[Cluster]:
+    """The split of sorted ``sequences`` into neighbours that leaves the fewest tokens to compute.
+
+    The last prompt token is never shared: the first reply token is predicted from it, for each reply apart.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    neighbours = [_common(one, other) for one, other in pairwise(sequences)]
+    best: list[tuple[int, Cluster | None]] = [(0, None)]
+    for stop in range(1, len(sequences) + 1):
+        shared, bound, total = lengths[stop - 1], first_trained[stop - 1], 0
+        options = []
+        for start in range(stop - 1, -1, -1):
+            if start < stop - 1:
+                shared = min(shared, neighbours[start])
+            bound = min(bound, first_trained[start])
+            total += lengths[start]
+            prefix = max(min(shared, bound) - 1, 0)
+            cost = best[start][0] + total - prefix * (stop - start - 1)
+            options.append((cost, Cluster(start, stop, prefix)))
+        best.append(min(options, key=lambda option: option[0]))
+    clusters: list[Cluster] = []
+    stop = len(sequences)
+    while stop and (cluster := best[stop][1]) is not None:
+        clusters.append(cluster)
+        stop = cluster.start
+    return clusters[::-1]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    for index, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return index
+    return min(len(one), len(other))
+
+
+def _sequence_length(results: Sequence[TokenizedResult]) -> int:
+    """Room for the largest cluster in one piece, as long as that is not too long."""
+    sizes: dict[int, int] = {}
+    for result in results:
+        sizes.setdefault(result.prompt_id, result.prompt_length)
+        sizes[result.prompt_id] += len(result.token_ids) - result.prompt_length
+    longest = max(len(result.token_ids) for result in results)
+    return max(longest, _WORTHWHILE, min(max(sizes.values()), _LONG))
+
+
+@contextmanager
+def _seeded(seed: str) -> Iterator[None]:
+    """ART shuffles with the global generator; give it ours and put the old one back."""
+    state = random.getstate()
+    random.seed(hashlib.blake2b(seed.encode(), digest_size=8).digest())
+    try:
+        yield
+    finally:
+        random.setstate(state)

@@ -26,14 +26,10 @@ from trainer.train.backends.adapter_files import (
     remove_steps,
     set_broken_aside,
 )
-from trainer.train.backends.arguments import base_model_of, check_trainable, local_arguments
-from trainer.train.backends.art_import import import_art
-from trainer.train.backends.base import PreparedBatch, Submitted
-from trainer.train.backends.deferred_scoring import TokenisingScorer, needs_scoring, prepare_deferred
-from trainer.train.backends.gpu import why_no_gpu
-from trainer.train.backends.metric_names import our_names
-from trainer.train.backends.receipt import Receipt
-from trainer.types import Batch, Checkpoint, StepResult
+from trainer.train.backends.art_interface import base_model_of, import_art, local_arguments, our_names
+from trainer.train.backends.prepare import TokenisingScorer, check_trainable, needs_scoring, prepare_deferred
+from trainer.train.backends.remote_job import Receipt
+from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
 if TYPE_CHECKING:
     import art
@@ -72,8 +68,6 @@ class LocalBackend:
 
     async def open(self) -> int:
         if self._opened is None:
-            if reason := why_no_gpu():
-                raise ConfigurationError(f"--backend local cannot be used: {reason}; take --backend cpu or serverless.")
             set_broken_aside(self._checkpoints)
             self._opened = await self._register()
         return await self.current_step()

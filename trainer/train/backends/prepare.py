@@ -2,10 +2,19 @@
 
 ART drops groups without spread, single members and members exactly at the mean without a word; here each
 of them is counted before ART sees the rest.
+
+A backend whose policy is not in this process cannot score replies that were logged without log-probabilities. ART's
+trainers can compute those of a whole batch with the current policy before they train (``precalculate_logprobs``),
+which is what scoring means. So such a reply only gets its tokens, with a placeholder that marks them as trained, and
+``train`` asks for that whenever a batch holds such tokens. The price: log-probabilities that the log did have in the
+same batch are computed anew as well.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
@@ -15,41 +24,41 @@ from data_bridge.art_converter import (
     ConversionRules,
     Converted,
     RewardedTrajectory,
+    Scored,
     Scorer,
+    ScoreRequest,
     TokenCounts,
     convert_group,
 )
+from data_bridge.errors import BackendError
+from data_bridge.models import AgentTrajectory
 from data_bridge.quality import Exclusion, Reason
-from trainer.config.sections import TrainingSettings
-from trainer.train.backends.base import PreparedBatch
-from trainer.types import Batch, JudgedGroup
+from trainer.config.sections import TrainingSettings, TrainSettings
+from trainer.train.credit import advantages, spread
+from trainer.types import Batch, JudgedGroup, PreparedBatch
 
 if TYPE_CHECKING:
     import art
+    from transformers import PreTrainedTokenizerBase
 
+logger = logging.getLogger(__name__)
 
-def advantages(rewards: Sequence[float], *, scale: bool = False) -> list[float]:
-    """GRPO's advantages as ART computes them: reward minus the group's mean, divided by its spread if asked."""
-    mean = sum(rewards) / len(rewards)
-    spread = pstdev(rewards) + 1e-6 if scale else 1.0
-    return [(reward - mean) / spread for reward in rewards]
-
-
-def rules_of(batch: Batch, settings: TrainingSettings) -> ConversionRules:
-    return ConversionRules(
-        trainee=batch.model,
-        policy_step=batch.policy_step,
-        purposes=settings.purposes,
-        foreign=settings.foreign,
-        max_staleness=settings.max_staleness,
-    )
+_PLACEHOLDER = 0.0
+_LONGEST = 32_768
+"""Tokens of a prompt with its reply: what ART's trainers take by default, and W&B's smallest model."""
 
 
 async def prepare(
     batch: Batch, settings: TrainingSettings, *, scorer: Scorer | None = None, min_spread: float = 0.0
 ) -> PreparedBatch:
     """``batch`` for ``backend.train``. ``min_spread`` is the run's bound on best minus worst score of a group."""
-    rules = rules_of(batch, settings)
+    rules = ConversionRules(
+        trainee=batch.model,
+        policy_step=batch.policy_step,
+        purposes=settings.purposes,
+        foreign=settings.foreign,
+        max_staleness=settings.max_staleness,
+    )
     parts = [await _prepared_group(judged, rules, scorer, min_spread) for judged in batch.groups]
     groups = [part.group for part in parts if part.group is not None]
     counts = sum((part.counts for part in parts), TokenCounts())
@@ -74,12 +83,12 @@ async def _prepared_group(
 ) -> _Part:
     import art
 
-    rewards = [verdict.score for verdict in judged.verdicts]
+    rewards = judged.scores
     if len(rewards) < 2:
         return _Part(None, _excluded(judged, Reason.NO_COMPARABLE_PEER, "alone in its group"))
-    spread = max(rewards) - min(rewards)
-    if spread == 0 or spread < min_spread:
-        return _Part(None, _excluded(judged, Reason.NO_SPREAD, f"best and worst differ by {spread:.3f}"))
+    apart = spread(rewards)
+    if apart == 0 or apart < min_spread:
+        return _Part(None, _excluded(judged, Reason.NO_SPREAD, f"best and worst differ by {apart:.3f}"))
     signs = advantages(rewards)
     members = [
         RewardedTrajectory(trajectory, reward, is_above_mean=sign > 0)
@@ -90,7 +99,7 @@ async def _prepared_group(
         for one, sign in zip(await convert_group(members, rules, scorer), signs, strict=True)
     ]
     exclusions = tuple(
-        _exclusion(member, one.reason, one.detail)
+        _exclusion(member.trajectory, one.reason, one.detail)
         for member, one in zip(members, converted, strict=True)
         if one.reason is not None
     )
@@ -111,28 +120,22 @@ def _without_signal(converted: Converted) -> Converted:
 
 
 def _excluded(judged: JudgedGroup, reason: Reason, detail: str) -> tuple[Exclusion, ...]:
-    return tuple(
-        Exclusion(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail)
-        for trajectory in judged.group.trajectories
-    )
+    return tuple(_exclusion(trajectory, reason, detail) for trajectory in judged.group.trajectories)
 
 
-def _exclusion(member: RewardedTrajectory, reason: Reason, detail: str) -> Exclusion:
-    trajectory = member.trajectory
+def _exclusion(trajectory: AgentTrajectory, reason: Reason, detail: str) -> Exclusion:
     return Exclusion(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail)
 
 
 def _metrics(
     batch: Batch, groups: Sequence[art.TrajectoryGroup], counts: TokenCounts, settings: TrainingSettings
 ) -> dict[str, float]:
-    rewards = [verdict.score for judged in batch.groups for verdict in judged.verdicts]
-    spreads = [pstdev([verdict.score for verdict in judged.verdicts]) for judged in batch.groups if judged.verdicts]
+    rewards = [score for judged in batch.groups for score in judged.scores]
     metrics = {
         "groups": float(len(batch.groups)),
         "groups_trained": float(len(groups)),
         "reward": fmean(rewards) if rewards else 0.0,
         "reward_std": pstdev(rewards) if rewards else 0.0,
-        "reward_spread": fmean(spreads) if spreads else 0.0,
         "share_foreign": _share(counts.foreign, counts.trainable),
         "share_rescored": _share(counts.rescored, counts.trainable),
         "share_off_temperature": _share(counts.off_temperature, counts.trainable),
@@ -154,3 +157,95 @@ def _metrics(
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+# Scoring left to the trainer
+
+
+class NoTokenizer(Exception):
+    """The tokenizer of the trained model is not to be had on this machine."""
+
+
+class TokenisingScorer:
+    """A ``Scorer`` that leaves the scoring to the trainer. Loads the tokenizer when the first reply needs it."""
+
+    def __init__(self, base_model: str) -> None:
+        self._base_model = base_model
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
+        tokenizer = self._loaded()
+        return [_tokenised(tokenizer, request) for request in requests]
+
+    def _loaded(self) -> PreTrainedTokenizerBase:
+        if self._tokenizer is None:
+            from transformers import AutoTokenizer
+
+            try:
+                self._tokenizer = AutoTokenizer.from_pretrained(self._base_model)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise NoTokenizer(self._base_model) from error
+        return self._tokenizer
+
+
+def _tokenised(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest) -> Scored | None:
+    """The tokens of one reply, as the model would have sampled them; None if they cannot be known or do not fit."""
+    from trainer.inference.base_model import prompt_tokens
+
+    tokens = request.token_ids
+    if not tokens:
+        if request.tool_calls:
+            return None  # only the model that wrote it knows how it spelt its tool calls
+        end = [tokenizer.eos_token_id] if request.is_complete and tokenizer.eos_token_id is not None else []
+        tokens = (*tokenizer.encode(request.text, add_special_tokens=False), *end)
+    if not tokens or len(prompt_tokens(tokenizer, request.messages)) + len(tokens) > _LONGEST:
+        return None
+    return Scored(tokens, (_PLACEHOLDER,) * len(tokens))
+
+
+async def prepare_deferred(batch: Batch, settings: TrainSettings, scorer: TokenisingScorer) -> PreparedBatch:
+    """``batch`` for a trainer that scores. Without a tokenizer, replies that need scoring are left out and counted."""
+    try:
+        return await prepare(batch, settings, scorer=scorer, min_spread=settings.min_spread)
+    except NoTokenizer as error:
+        logger.warning(
+            "The tokenizer of %s cannot be loaded: replies without log-probabilities are left out.", error.args[0]
+        )
+        return await prepare(batch, settings, min_spread=settings.min_spread)
+
+
+def needs_scoring(prepared: PreparedBatch) -> bool:
+    """Whether the trainer must compute log-probabilities before it trains this batch."""
+    return prepared.metrics.get("share_rescored", 0.0) > 0
+
+
+# Before anything is sent
+
+
+def check_trainable(prepared: PreparedBatch) -> None:
+    """BackendError, before anything is sent or paid for, if the batch would train nothing or poison the model."""
+    batch = prepared.batch
+    if prepared.trainable_tokens <= 0 or not prepared.groups:
+        raise BackendError(
+            f"Batch {batch.batch_id} has no trainable tokens: its exclusions say why; "
+            "log token ids and log-probabilities with the recorder, or look at --purposes and --foreign."
+        )
+    for group in prepared.groups:
+        for trajectory in group.trajectories:
+            if not math.isfinite(trajectory.reward):
+                raise BackendError(
+                    f"Batch {batch.batch_id} has a reward that is not a number ({trajectory.reward}): "
+                    "nothing was sent; judge its groups again."
+                )
+
+
+def check_sendable(prepared: PreparedBatch) -> None:
+    """BackendError if the batch cannot be written as JSON: found out now, a failed sending is a failed sending."""
+    try:
+        for group in prepared.groups:
+            json.dumps(group.model_dump(mode="json"), allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise BackendError(
+            f"Batch {prepared.batch.batch_id} cannot be sent ({error}): one of its trajectories holds a value "
+            "that JSON has no form for; nothing was sent."
+        ) from error

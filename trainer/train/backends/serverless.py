@@ -26,15 +26,31 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import BackendError, ConfigurationError
 from trainer.config.sections import TrainSettings
-from trainer.train.backends.arguments import base_model_of, check_sendable, check_trainable, serverless_arguments
-from trainer.train.backends.art_import import import_art
-from trainer.train.backends.base import PreparedBatch, Submitted
-from trainer.train.backends.deferred_scoring import TokenisingScorer, needs_scoring, prepare_deferred
-from trainer.train.backends.faults import FAULTS, Fate, Patience, explain, fate_of, is_refused_key
-from trainer.train.backends.follow import Event, JobEnd, Pace, ask, deadline_of, follow_job, wait_for_step
-from trainer.train.backends.metric_names import our_names
-from trainer.train.backends.receipt import Receipt
-from trainer.types import Batch, Checkpoint, StepResult
+from trainer.train.backends.art_interface import base_model_of, import_art, our_names, serverless_arguments
+from trainer.train.backends.prepare import (
+    TokenisingScorer,
+    check_sendable,
+    check_trainable,
+    needs_scoring,
+    prepare_deferred,
+)
+from trainer.train.backends.remote_job import (
+    FAULTS,
+    Event,
+    Fate,
+    JobEnd,
+    Pace,
+    Patience,
+    Receipt,
+    ask,
+    deadline_of,
+    explain,
+    fate_of,
+    follow_job,
+    is_refused_key,
+    wait_for_step,
+)
+from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
 if TYPE_CHECKING:
     import art

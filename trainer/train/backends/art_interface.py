@@ -1,20 +1,54 @@
-"""Our settings as arguments of ART's trainers, and what differs between a laptop's default model and a real one."""
+"""ART as we use it: imported without side effects, told our settings in its words, its metrics under our names.
+
+``import art`` reads ``.env`` into ``os.environ``, and with it whatever key stands there; litellm, which it
+imports, asks the network for a price list; and ``LocalBackend`` starts a wandb run of its own whenever it
+finds ``WANDB_API_KEY`` in the environment, failing *after* the training when W&B cannot be reached.
+
+So the key lives in our settings only. It is taken out of the environment here and never put back: ART looks
+for it at every step, and its child processes (the model service, vLLM) inherit what we have.
+"""
 
 from __future__ import annotations
 
-import json
-import math
+import os
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
-from data_bridge.errors import BackendError, ConfigurationError
+from data_bridge.errors import ConfigurationError
 from trainer.config.sections import ModelSettings, TrainingSettings
-from trainer.train.backends.base import PreparedBatch
 
 ART_LEARNING_RATE = 5e-6
 """ART's own default, for models of billions of parameters; ours is made for the embedded one of 135 million."""
 
 DEFAULT_BASE_MODELS = {"serverless": "OpenPipe/Qwen3-14B-Instruct", "local": "Qwen/Qwen2.5-7B-Instruct"}
 """Trained when --base-model is not set: the embedded model is for CPUs, and W&B does not offer it."""
+
+_OURS = {
+    "loss/train": "loss",
+    "loss/entropy": "entropy",
+    "loss/kl_div": "kl",
+    "loss/kl_policy_ref": "kl",
+    "loss/grad_norm": "grad_norm",
+    "loss/learning_rate": "learning_rate",
+    "time/step_trainer_s": "seconds",
+}
+
+
+def prepare_environment() -> None:
+    """Make the environment of this process, and of its children, one in which ART only does what it is asked to."""
+    os.environ["PYTHON_DOTENV_DISABLED"] = "1"  # load_dotenv() does nothing; our own reading of .env is not affected
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    os.environ.pop("WANDB_API_KEY", None)
+
+
+def import_art() -> ModuleType:
+    """The ``art`` package, imported into a prepared environment. Takes seconds the first time."""
+    prepare_environment()
+    import art
+
+    module: ModuleType = art
+    return module
 
 
 def base_model_of(backend: str, settings: ModelSettings) -> str:
@@ -66,30 +100,6 @@ def local_arguments(settings: TrainingSettings) -> dict[str, Any]:
     }
 
 
-def check_trainable(prepared: PreparedBatch) -> None:
-    """BackendError, before anything is sent or paid for, if the batch would train nothing or poison the model."""
-    batch = prepared.batch
-    if prepared.trainable_tokens <= 0 or not prepared.groups:
-        raise BackendError(
-            f"Batch {batch.batch_id} has no trainable tokens: its exclusions say why; "
-            "log token ids and log-probabilities with the recorder, or look at --purposes and --foreign."
-        )
-    for group in prepared.groups:
-        for trajectory in group.trajectories:
-            if not math.isfinite(trajectory.reward):
-                raise BackendError(
-                    f"Batch {batch.batch_id} has a reward that is not a number ({trajectory.reward}): "
-                    "nothing was sent; judge its groups again."
-                )
-
-
-def check_sendable(prepared: PreparedBatch) -> None:
-    """BackendError if the batch cannot be written as JSON: found out now, a failed sending is a failed sending."""
-    try:
-        for group in prepared.groups:
-            json.dumps(group.model_dump(mode="json"), allow_nan=False)
-    except (ValueError, TypeError) as error:
-        raise BackendError(
-            f"Batch {prepared.batch.batch_id} cannot be sent ({error}): one of its trajectories holds a value "
-            "that JSON has no form for; nothing was sent."
-        ) from error
+def our_names(metrics: Mapping[str, float]) -> dict[str, float]:
+    """``metrics`` with the names we know replaced; anything else keeps ART's name."""
+    return {_OURS.get(name, name): float(value) for name, value in metrics.items()}

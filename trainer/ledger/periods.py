@@ -1,84 +1,45 @@
-"""When a period is due, and who trains it: the cron arithmetic, and the claim in Postgres.
+"""Who trains a scheduled period: one host at a time, and each period once.
 
-Periods are named by their cron time in UTC, and "now" is the database's clock, so neither daylight saving
-nor a host's wrong clock can make a period happen twice or not at all. A claim is a row ``(job, period)``
-with a heartbeat; a host that dies stops beating, and the next one takes the period over. Training is
-itself resumable and settles the remote job first, so taking over never trains a batch twice.
+A claim is a row ``(job, period)`` with a heartbeat; a host that dies stops beating, and the next one takes the period
+over. Training is itself resumable and settles the remote job first, so taking over never trains a batch twice. "Now"
+is the database's clock, so a host's wrong clock cannot make a period happen twice or not at all.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import socket
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from croniter import CroniterError, croniter
+import asyncpg
 
 from data_bridge.database import Database
-from data_bridge.errors import ConfigurationError
+from data_bridge.redaction import redact
+
+logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=30)
 """A claim without a heartbeat for this long belongs to a dead host."""
 
 BEAT = timedelta(seconds=5)
 
-LONGEST_CATCH_UP = timedelta(days=31)
-"""A missed period older than this is not worth training any more."""
+AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+"""What a database that restarts does to a question."""
 
 
-class Outcome(StrEnum):
+class PeriodResult(StrEnum):
     """How a period ended. Only ``failed`` may be tried again."""
 
     DONE = "done"
     SKIPPED = "skipped"
     FAILED = "failed"
-
-
-def outcome_of(exit_code: int) -> Outcome:
-    """A refused promotion (5) is a finished period: the training happened, the gate did its work."""
-    if exit_code in (0, 5):
-        return Outcome.DONE
-    return Outcome.SKIPPED if exit_code == 3 else Outcome.FAILED
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What came of a period, as the webhook and ``--json`` tell it."""
-
-    job: str
-    period: str
-    outcome: str
-    exit_code: int
-    reason: str
-
-
-def check_cron(expression: str) -> str:
-    """``expression`` if croniter understands it, else a ConfigurationError that names the setting."""
-    try:
-        period_due(expression, datetime.now(UTC))  # also refuses what never comes, like 31 February
-    except (CroniterError, ValueError) as error:
-        raise ConfigurationError(
-            f"--cron: {expression!r} is not a cron expression ({error}); try '0 3 * * 0'."
-        ) from None
-    return expression
-
-
-def period_due(expression: str, now: datetime) -> datetime:
-    """The latest scheduled moment at or before ``now`` (aware UTC)."""
-    # get_prev is exclusive, so ask from just after now.
-    return _at(croniter(expression, now + timedelta(microseconds=1)).get_prev(datetime))
-
-
-def next_period(expression: str, now: datetime) -> datetime:
-    """The first scheduled moment after ``now``."""
-    return _at(croniter(expression, now).get_next(datetime))
-
-
-def _at(moment: datetime) -> datetime:
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +112,7 @@ class Periods:
                 return Claim(self._job, period, token, attempts=1)
             holder = f"{row['host']} (pid {row['pid']})"
             abandoned = row["state"] == "running" and row["dead"]
-            may_retry = row["state"] == Outcome.FAILED and row["cooled"] and row["attempts"] < self._attempts
+            may_retry = row["state"] == PeriodResult.FAILED and row["cooled"] and row["attempts"] < self._attempts
             if not (abandoned or may_retry):
                 return Held(row["state"], holder, row["exit_code"])
             await connection.execute(
@@ -171,7 +132,7 @@ class Periods:
         )
         return bool(status.endswith(" 1"))
 
-    async def finish(self, claim: Claim, outcome: Outcome, exit_code: int, reason: str) -> bool:
+    async def finish(self, claim: Claim, outcome: PeriodResult, exit_code: int, reason: str) -> bool:
         """Close the period. False if another host has taken it over meanwhile."""
         status = await self._database.pool.execute(
             "UPDATE hindsight.periods SET state = $4, exit_code = $5, reason = $6, finished_at = now()"
@@ -179,3 +140,38 @@ class Periods:
             *(claim.job, claim.period, claim.token, str(outcome), exit_code, reason),
         )
         return bool(status.endswith(" 1"))
+
+    async def finished_a_run(self, pid: int, since: datetime) -> bool:
+        """Whether process ``pid`` of this host has finished a run since then, a new one or one it took up.
+
+        A command that does nothing also ends with 0.
+        """
+        return bool(
+            await self._database.pool.fetchval(
+                "SELECT EXISTS (SELECT 1 FROM hindsight.runs"
+                " WHERE host = $1 AND pid = $2 AND state = 'done' AND finished_at >= $3)",
+                *(socket.gethostname(), pid, since),
+            )
+        )
+
+
+@asynccontextmanager
+async def beating(periods: Periods, claim: Claim) -> AsyncIterator[asyncio.Event]:
+    """Beat for the length of the block; the event is set when the claim has gone to another host."""
+    lost = asyncio.Event()
+    task = asyncio.create_task(_beat(periods, claim, lost), name="heartbeat of the period")
+    try:
+        yield lost
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _beat(periods: Periods, claim: Claim, lost: asyncio.Event) -> None:
+    while not lost.is_set():
+        try:
+            if not await periods.beat(claim):
+                lost.set()
+        except AWAY as error:
+            logger.warning("no heartbeat this time: %s", redact(str(error) or type(error).__name__))
+        await asyncio.sleep(BEAT.total_seconds())

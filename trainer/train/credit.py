@@ -1,20 +1,36 @@
-"""``--select max-variance N``: after judging, keep the N most telling trajectories of each group. Pure."""
+"""What the scores of a group are worth to training: how far apart they lie, the advantages, who is kept. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import pstdev
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Exclusion, Reason
-from trainer.plan.grouping import MIN_GROUP, with_members
-from trainer.types import JudgedGroup, Verdict
+from trainer.types import MIN_GROUP, JudgedGroup
 
 _RULE = re.compile(r"max-variance[ :=]+(\d+)")
 
 
+def spread(scores: Sequence[float]) -> float:
+    """The best score of a group minus the worst."""
+    return max(scores) - min(scores)
+
+
+def advantages(scores: Sequence[float], *, scale: bool = False) -> list[float]:
+    """GRPO's advantages as ART computes them: score minus the group's mean, if ``scale`` by its standard deviation."""
+    mean = sum(scores) / len(scores)
+    divisor = pstdev(scores) + 1e-6 if scale else 1.0
+    return [(score - mean) / divisor for score in scores]
+
+
 def parse_rule(text: str | None) -> int | None:
-    """How many trajectories of a group are kept; None keeps all. ConfigurationError for another rule."""
+    """How many trajectories of a group ``--select max-variance N`` keeps; None keeps all.
+
+    ConfigurationError for another rule.
+    """
     if text is None:
         return None
     match = _RULE.fullmatch(text.strip())
@@ -47,17 +63,13 @@ def select(judged: JudgedGroup, number: int | None) -> tuple[JudgedGroup, tuple[
     """``judged`` with its ``number`` most telling members, and the others as exclusions."""
     if number is None or number >= len(judged.verdicts):
         return judged, ()
-    kept = [judged.verdicts[index] for index in most_telling([one.score for one in judged.verdicts], number)]
+    kept = [judged.verdicts[index] for index in most_telling(judged.scores, number)]
     names = {verdict.trajectory_id for verdict in kept}
+    members = judged.group.trajectories
     excluded = tuple(
         Exclusion(member.trajectory_id, member.agent_id, member.window_id, Reason.NOT_SELECTED)
-        for member in judged.group.trajectories
+        for member in members
         if member.trajectory_id not in names
     )
-    return replace(judged, group=with_members(judged.group, names), verdicts=tuple(kept)), excluded
-
-
-def spread(verdicts: tuple[Verdict, ...]) -> float:
-    """How far the best and the worst score of a group lie apart."""
-    scores = [verdict.score for verdict in verdicts]
-    return max(scores) - min(scores)
+    group = replace(judged.group, trajectories=tuple(one for one in members if one.trajectory_id in names))
+    return replace(judged, group=group, verdicts=tuple(kept)), excluded

@@ -1,0 +1,289 @@
+"""A training job on another machine: the receipt that the ledger keeps of it, and following it to its end.
+
+The server has no idempotency key and no list of jobs. What tells a batch that was taken from one that was not
+is its step: a batch sent when the newest checkpoint was N was taken if there is a checkpoint after N. So the
+receipt carries that step. The policy step of the batch will not do: an overlapping pipeline prepares a batch
+some steps before it is sent.
+
+A failed request means: wait and ask again, give up, or nobody knows. The difference that matters is between a
+submission that was certainly not taken, which may be sent again, and one whose answer was lost, which may not: the
+server would train the batch twice.
+
+ART's own loop asks every second for ever, and forgets the job at the fourth fault in a row. The one here asks the
+same client the same questions; it only keeps its own clock, with deadlines and growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+import httpx
+import openai
+
+from data_bridge.errors import BackendError
+from data_bridge.redaction import redact
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+UNCONFIRMED = "unconfirmed"
+"""In place of the job's id: the batch is being sent, or was sent and the answer never came."""
+REFUSED = "refused"
+"""In place of the job's id: the server has said that it did not take the batch."""
+
+_TEXT = re.compile(r"(?P<job>\S+) \(after step (?P<step>\d+), (?P<tokens>\d+) tokens, sent (?P<sent>\S+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One sending of one batch."""
+
+    job: str
+    """The job's id, or ``unconfirmed`` or ``refused``."""
+    after_step: int
+    """The newest checkpoint when the batch was sent."""
+    tokens: int
+    sent: datetime
+
+    def __str__(self) -> str:
+        return f"{self.job} (after step {self.after_step}, {self.tokens} tokens, sent {self.sent:%Y-%m-%dT%H:%M:%SZ})"
+
+    @classmethod
+    def before_sending(cls, after_step: int, tokens: int) -> Receipt:
+        return cls(UNCONFIRMED, after_step, tokens, datetime.now(UTC).replace(microsecond=0))
+
+    @classmethod
+    def parse(cls, text: str, policy_step: int) -> Receipt:
+        """The receipt that was stored as ``text``; a bare job id counts as sent at ``policy_step``."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            return cls(text, policy_step, 0, datetime.now(UTC))
+        sent = datetime.strptime(match["sent"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        return cls(match["job"], int(match["step"]), int(match["tokens"]), sent)
+
+    def taken_as(self, job: str) -> Receipt:
+        return replace(self, job=job)
+
+    def refused(self) -> Receipt:
+        return replace(self, job=REFUSED)
+
+    @property
+    def job_id(self) -> str | None:
+        return None if self.job in (UNCONFIRMED, REFUSED) else self.job
+
+    @property
+    def is_refused(self) -> bool:
+        return self.job == REFUSED
+
+
+# What a fault means
+
+FAULTS = (openai.OpenAIError, httpx.HTTPError, TimeoutError, OSError, ValueError, AttributeError, TypeError)
+"""All that a request can end in. The last three are ART's client meeting an answer that is not of the contract."""
+
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_MAY_PASS = frozenset({404, 408, 409, 425, 429})
+
+
+class Fate(StrEnum):
+    """What became of a submission that failed."""
+
+    NOT_TAKEN = "not_taken"
+    """Busy, or never reached: it can be sent again after a pause."""
+    REFUSED = "refused"
+    """Not taken, and the same request will be refused again."""
+    UNKNOWN = "unknown"
+    """It may have been taken. It must not be sent again before this is known."""
+
+
+def fate_of(error: BaseException) -> Fate:
+    """What became of the submission that ended in ``error``. Whatever is not certain is ``UNKNOWN``."""
+    if isinstance(error, openai.APIStatusError):
+        if error.status_code == 429:
+            return Fate.NOT_TAKEN
+        return Fate.REFUSED if 400 <= error.status_code < 500 and error.status_code != 408 else Fate.UNKNOWN
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _NEVER_SENT):
+            return Fate.NOT_TAKEN
+        cause = cause.__cause__
+    return Fate.UNKNOWN
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a question (a GET, or the idempotent registration) is worth asking again."""
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code >= 500 or error.status_code in _MAY_PASS
+    return True
+
+
+def is_refused_key(error: BaseException | None) -> bool:
+    return isinstance(error, openai.APIStatusError) and error.status_code in (401, 403)
+
+
+def explain(error: BaseException) -> str:
+    """A few words for the user, without the key and without a page of HTML."""
+    if isinstance(error, openai.APIStatusError):
+        detail = "the key was refused" if is_refused_key(error) else " ".join(error.message.split())[:200]
+        return redact(f"HTTP {error.status_code}, {detail}")
+    if isinstance(error, (TimeoutError, openai.APITimeoutError)):
+        return "no answer in time"
+    cause = error.__cause__ or error
+    return redact(" ".join(f"{type(cause).__name__} {cause}".split())[:200])
+
+
+class Patience:
+    """Forgives faults for a time, not for a number of them: a server that is down for nine minutes is not lost."""
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self._seconds = seconds
+        self._what = what
+        self._since: float | None = None
+
+    def answered(self) -> None:
+        self._since = None
+
+    def forgive(self, error: BaseException) -> None:
+        """BackendError if ``error`` will not pass, or there has been no good answer for too long."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if not may_pass(error) or now - self._since > self._seconds:
+            raise BackendError(
+                f"W&B does not answer about {self._what} ({explain(error)}): "
+                "check WANDB_API_KEY and the network, then run again to go on from here."
+            ) from error
+
+
+# Following a job
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the server is asked, and how long it may stay silent. All in seconds."""
+
+    first_pause: float = 1.0
+    longest_pause: float = 15.0
+    request: float = 60.0
+    """Longest that one question may take, ART's own three retries included."""
+    patience: float = 600.0
+    """Longest without one good answer before a job is no longer followed (it goes on; the next run finds it)."""
+    opening: float = 30.0
+    """The same while the model is registered: somebody is probably sitting in front of it."""
+    checkpoint_grace: float = 120.0
+    """How long after the end of a job its checkpoint may still turn up."""
+
+    def longer(self, pause: float) -> float:
+        return min(pause * 1.5, self.longest_pause)
+
+
+class Event(Protocol):
+    """One event of a training job, as ART's client gives it."""
+
+    id: str
+    type: str
+    data: dict[str, Any]
+
+
+EventsAfter = Callable[[str | None], AsyncIterator[Event]]
+"""The events of one job after the given event id, oldest first."""
+
+
+@dataclass(slots=True)
+class JobEnd:
+    """How a job ended: with an error of the server's, or well. The metrics are one mapping per gradient step."""
+
+    error: str | None = None
+    metrics: list[dict[str, float]] = field(default_factory=list)
+
+
+def deadline_of(limit: timedelta) -> float:
+    return time.monotonic() + limit.total_seconds()
+
+
+async def follow_job(job_id: str, events_after: EventsAfter, *, deadline: float, pace: Pace) -> JobEnd:
+    """Wait until the job has ended. BackendError when the deadline or the patience is over; the job then goes on."""
+    end, seen = JobEnd(), None
+    patience = Patience(pace.patience, f"training job {job_id}")
+    pause = pace.first_pause
+    while True:
+        try:
+            async with asyncio.timeout(pace.request):
+                async for event in events_after(seen):
+                    if _take(event, end):
+                        return end
+                    seen, pause = event.id, pace.first_pause
+            patience.answered()
+        except FAULTS as fault:
+            logger.debug("Job %s: %s", job_id, explain(fault))
+            patience.forgive(fault)
+        if time.monotonic() + pause > deadline:
+            raise BackendError(
+                f"W&B training job {job_id} has not ended within --remote-deadline and goes on there: "
+                "look at it in W&B, then run again to take it up where it is."
+            )
+        await asyncio.sleep(pause)
+        pause = pace.longer(pause)
+
+
+def _take(event: Event, end: JobEnd) -> bool:
+    """Note one event; whether it was the last."""
+    if event.type == "gradient_step":
+        end.metrics.append(numbers(event.data))
+    elif event.type == "training_failed":
+        end.error = redact(str(event.data.get("error_message") or "no reason given"))[:300]
+        return True
+    return event.type == "training_ended"
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, float]:
+    """The entries of ``data`` that are finite numbers; a server may add others."""
+    return {
+        key: float(value)
+        for key, value in data.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+async def ask(question: Callable[[], Awaitable[T]], what: str, *, patience: float, pace: Pace) -> T:
+    """The answer to a question that changes nothing, asked again until ``patience`` seconds have passed."""
+    forgiving = Patience(patience, what)
+    pause = pace.first_pause
+    while True:
+        try:
+            async with asyncio.timeout(pace.request):
+                return await question()
+        except FAULTS as fault:
+            logger.debug("Asking about %s: %s", what, explain(fault))
+            forgiving.forgive(fault)
+        await asyncio.sleep(pause)
+        pause = pace.longer(pause)
+
+
+async def wait_for_step(
+    newest_step: Callable[[], Awaitable[int]], after_step: int, *, deadline: float, pace: Pace
+) -> int | None:
+    """The newest step as soon as it lies after ``after_step``; None if it still does not at the deadline.
+
+    The question is always asked at least once, and faults are forgiven until the deadline.
+    """
+    pause = pace.first_pause
+    while True:
+        patience = max(deadline - time.monotonic(), pace.opening)
+        step = await ask(newest_step, "the newest checkpoint", patience=patience, pace=pace)
+        if step > after_step:
+            return step
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        await asyncio.sleep(min(pause, left))
+        pause = pace.longer(pause)

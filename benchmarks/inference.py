@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_bridge.models import ChatMessage
 from trainer.inference.base_model import EMBEDDED, model_directory
-from trainer.inference.engine import Engine, EngineModel
+from trainer.inference.chat_models import Engine, EngineModel
 
 AGENTS, DECISIONS, TOKENS = 32, 4, 16
 

@@ -34,7 +34,7 @@ from data_bridge.models import (
     StockOutcome,
 )
 from data_bridge.window_ids import end_of, start_of
-from trainer.config.sections import JudgeSettings
+from trainer.config.sections import JudgeSecrets, JudgeSettings
 from trainer.judge.open import open_judge
 from trainer.run.judge_windows import judge_stream
 from trainer.types import Group, JudgedGroup
@@ -103,7 +103,7 @@ async def measure(base_url: str, database: Database, numbers: range, in_flight: 
         for group in made:
             yield group
 
-    async with open_judge(settings, database, "benchmark") as judge:
+    async with open_judge(settings, JudgeSecrets(), database, "benchmark") as judge:
         wall, cpu = time.perf_counter(), time.process_time()
         results = [result async for result in judge_stream(judge, groups(), in_flight)]
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -25,8 +25,8 @@ async def measure(home: Path, clients: int, tokens: int, *, at_once: bool) -> fl
     import uvicorn
 
     from trainer.inference.base_model import EMBEDDED, model_directory
+    from trainer.inference.chat_models import Engine
     from trainer.inference.checkpoints import store_of
-    from trainer.inference.engine import Engine
     from trainer.serve.app import make_app
     from trainer.serve.checkpoints import ServedCheckpoints
 

@@ -93,10 +93,10 @@ class Packed:
     """Our step on one group at a time: the code that ``CpuBackend`` runs, without the optimizer's update."""
 
     def __init__(self, base: Path, groups: list[dict[str, Any]]) -> None:
-        from trainer.train.backends.cpu_policy import Policy
+        from trainer.inference.policy import CpuPolicy
         from trainer.train.backends.cpu_step import StepSettings
 
-        self._policy = Policy(base, rank=16, learning_rate=1e-4, seed=0)
+        self._policy = CpuPolicy(base, rank=16, learning_rate=1e-4, seed=0)
         self._sequences = [packed_group(group) for group in groups]
         self._settings = StepSettings({"ppo": True, "epsilon": 0.2}, 1e-4, 1.0)
         self.flops = needed_flops(self._policy)

@@ -6,7 +6,7 @@ Lines are those of the production code, without blank lines, comments and docstr
 
 The way is measured, not listed by hand: one trajectory is planted in a real Postgres and watched while `train_mmo.py`
 (CPU backend, LLM judge at a fake endpoint, a tiny model, a gate that lets everything through) reads, judges and trains
-it and promotes the checkpoint, and while `serve.py` answers one request with that. A function is on the way if
+it and promotes the checkpoint, and while `serve.py` offers that. A function is on the way if
 
 - another file of `trainer/` or `data_bridge/` calls it, or it is the entry of a task or thread. Private and nested
   functions, constructors, properties and comprehensions are not counted: nobody outside their file names them, or they
@@ -39,7 +39,7 @@ import threading
 import time
 import tokenize
 import urllib.request
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from itertools import pairwise
@@ -92,14 +92,23 @@ class Way:
         self._row, self._tokens, self._is_over = row, tokens, is_over
         self._codes: dict[int, tuple[CodeType, int]] = {}  # held, or the id of a freed one would be used again
         self._began: dict[int, int] = {}
-        self._tries: Counter[int] = Counter()
+        self._tries: Counter[tuple[int, str]] = Counter()
         self._calls = 0
         self._over_at: int | None = None
         self._found: dict[str, int] = {}
+        self._gives_on: set[str] = set()
+        self._called_from: dict[str, set[str]] = defaultdict(set)
 
     @property
     def functions(self) -> list[str]:
-        return sorted(self._found, key=self._found.__getitem__)
+        """Those that the row passes through, in order; not the dead ends, which only write it down or look at it."""
+        way = sorted(self._found, key=self._found.__getitem__)
+        while True:
+            calling = {caller for name in way for caller in self._called_from[name]}
+            kept = [name for name in way if name in self._gives_on or calling & {name, name.partition(":")[0]}]
+            if kept == way:
+                return way
+            way = kept
 
     def __call__(self, frame: FrameType, event: str, result: Any) -> None:
         code = frame.f_code
@@ -113,16 +122,22 @@ class Way:
             self._began[id(frame)] = self._calls
         elif result is None or hasattr(result, "_asyncio_future_blocking"):
             return  # of a coroutine: it waits
-        if self._tries[id(code)] >= _TRIES or not _is_hop(frame):
+        if self._tries[id(code), event] >= _TRIES or not (hop := _hop(frame)):
             return
-        self._tries[id(code)] += 1
+        name = f"{Path(code.co_filename).relative_to(ROOT)}:{code.co_qualname}"
+        if event == "return" and name in self._found and not isinstance(result, bool | int | float | str | bytes):
+            self._gives_on.add(name)
+        self._tries[id(code), event] += 1
         if any(map(self._carries, _arguments(frame))) if event == "call" else self._comes_out(frame, result):
-            self._tries[id(code)] = _TRIES
             if self._over_at is None and self._is_over():
                 self._over_at = self._calls
             began = self._began.get(id(frame), self._calls)
             if self._over_at is None or began < self._over_at:
-                self._found.setdefault(f"{Path(code.co_filename).relative_to(ROOT)}:{code.co_qualname}", began)
+                self._found.setdefault(name, began)
+                self._called_from[name].add(hop)
+                if event == "return":
+                    self._tries[id(code), event] = _TRIES
+                    self._gives_on.add(name)
 
     def _comes_out(self, frame: FrameType, result: Any) -> bool:
         """Not of a record that tells of itself: that is like a property."""
@@ -174,28 +189,43 @@ def _parts(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
 
 
 def _arguments(frame: FrameType) -> list[Any]:
+    """Without its own object, and without a folder: within the model's requests that is a key and no station."""
     code = frame.f_code
     starred = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred]
-    return [frame.f_locals[name] for name in names if name in frame.f_locals and name not in ("self", "cls")]
+    given = [frame.f_locals[name] for name in names if name in frame.f_locals and name not in ("self", "cls")]
+    return [value for value in given if not isinstance(value, Path)]
 
 
-def _is_hop(frame: FrameType) -> bool:
-    """Whether the function is of the kind that counts, and called from another file of ours or by nobody of ours."""
+def _hop(frame: FrameType) -> str:
+    """Who calls the function: ``file:function``, the file alone if no public function of it is in sight, or ``task``.
+
+    Empty if it is no hop to a function that counts.
+    """
     own = frame.f_code
-    if own.co_name.startswith(("_", "<")) or "<locals>" in own.co_qualname:
-        return False
+    if any(part.startswith(("_", "<")) for part in own.co_qualname.split(".")):
+        return ""
     found: Any = frame.f_globals
     for part in own.co_qualname.split("."):
         found = found.get(part) if isinstance(found, dict) else inspect.getattr_static(found, part, None)
     if isinstance(found, property | functools.cached_property):
-        return False
+        return ""
     caller = frame.f_back
     while caller is not None and not caller.f_code.co_filename.startswith(_OURS):
         if caller.f_code.co_name == "_run" and caller.f_globals["__name__"] == "asyncio.events":
-            return True  # the entry of a task: what is below the event loop did not call it
+            return "task"  # its entry: what is below the event loop did not call it
         caller = caller.f_back
-    return caller is None or caller.f_code.co_filename != own.co_filename
+    if caller is None:
+        return "task"
+    if caller.f_code.co_filename == own.co_filename:
+        return ""
+    file, name = caller.f_code.co_filename, str(Path(caller.f_code.co_filename).relative_to(ROOT))
+    while caller is not None and caller.f_code.co_filename == file:
+        code = caller.f_code
+        if not code.co_name.startswith(("_", "<")) and "<locals>" not in code.co_qualname:
+            return f"{name}:{code.co_qualname}"
+        caller = caller.f_back
+    return name
 
 
 def measure_way(folder: Path) -> list[str]:
@@ -269,31 +299,28 @@ def _run_script(name: str, *arguments: str) -> None:
 
 
 def _serve_once(*flags: str) -> None:
-    """Serve until one request is answered; asked from a thread, as the server wants the main one for its signals."""
+    """Serve until the checkpoint is offered; asked from a thread, as the server wants the main one for its signals."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    asked = {"model": "hindsight", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
-    url, headers = f"http://127.0.0.1:{port}/v1/chat/completions", {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(asked).encode(), headers)
-    answered: list[str] = []
+    offered: list[str] = []
 
     def ask() -> None:
         deadline = time.monotonic() + 60
-        while not answered and time.monotonic() < deadline:
-            with suppress(OSError), urllib.request.urlopen(request, timeout=30) as answer:
-                answered.append(json.load(answer)["model"])
+        while not offered and time.monotonic() < deadline:
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as answer:
+                offered.extend(model["id"] for model in json.load(answer)["data"])
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=ask, daemon=True).start()
     _run_script("serve.py", *flags, "--port", str(port))
-    if answered != ["hindsight@step1"]:
-        raise RuntimeError(f"serve.py did not answer with the trained checkpoint but with {answered}")
+    if "hindsight@step1" not in offered:
+        raise RuntimeError(f"serve.py does not offer the trained checkpoint but {offered}")
 
 
 def totals(way: Sequence[str]) -> dict[str, int]:
     files = [name.partition(":")[0] for name in way]
-    folders = [os.path.dirname(file) for file in files]
+    folders = ["/".join(Path(file).parts[:-1][:2]) for file in files]  # a folder within a room is no other room
     crossings = sum(one != other for one, other in pairwise(folders))
     return {"functions": len(way), "files": len(set(files)), "folders": len(set(folders)), "crossings": crossings}
 

@@ -57,7 +57,7 @@ async def scripted(database: Database, spool: Path, quick: bool) -> bool:
 
 async def embedded(database: Database, spool: Path, home: Path, quick: bool) -> bool:
     from trainer.inference.base_model import EMBEDDED, model_directory
-    from trainer.inference.engine import Engine
+    from trainer.inference.chat_models import Engine
     from trainer.world.agents import ChatPolicy
 
     directory = model_directory(EMBEDDED, home)  # converted once per machine, not part of playing

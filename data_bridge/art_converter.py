@@ -21,9 +21,6 @@ from data_bridge.models import (
     ChatMessage,
     LLMCall,
     NotText,
-    as_dicts,
-    author_of,
-    seen_messages,
 )
 from data_bridge.quality import Reason
 
@@ -141,7 +138,7 @@ def _trained_calls(member: RewardedTrajectory, rules: ConversionRules) -> list[L
 
 def _plan(call: LLMCall, member: RewardedTrajectory, rules: ConversionRules) -> _Call:
     """Where the tokens of ``call`` come from. Pure."""
-    author = author_of(call)
+    author = call.author
     planned = _Call(call, author, is_foreign=author.model != rules.trainee)
     if planned.is_foreign and rules.foreign == "none":
         planned.skip = _Skip(Reason.FOREIGN, f"written by {author.model or 'an unnamed model'}")
@@ -151,8 +148,8 @@ def _plan(call: LLMCall, member: RewardedTrajectory, rules: ConversionRules) -> 
         planned.skip = _Skip(Reason.NO_TRAINABLE_TOKENS, "the call has no reply")
     else:
         try:
-            planned.messages = seen_messages(call)
-            as_dicts(planned.messages)
+            planned.messages = call.seen()
+            [message.as_dict() for message in planned.messages]
         except NotText as error:
             planned.skip = _Skip(Reason.NO_TRAINABLE_TOKENS, str(error))
         else:
@@ -195,7 +192,7 @@ def _converted(member: RewardedTrajectory, calls: Sequence[_Call], rules: Conver
     import art
 
     trained = [call for call in calls if call.tokens is not None]
-    histories = [[*as_dicts(call.messages), _choice(call)] for call in trained]
+    histories = [[*(message.as_dict() for message in call.messages), _choice(call)] for call in trained]
     counts = sum((_counts(call) for call in trained), TokenCounts())
     steps = [call.author.step for call in trained if call.author.step is not None]
     trajectory = art.Trajectory(
@@ -257,7 +254,7 @@ def _untrained(trajectory: AgentTrajectory) -> list[Any]:
     """A member that only counts towards the mean: a plain turn, which ART does not train."""
     for call in trajectory.llm_calls:
         try:
-            return [*as_dicts(seen_messages(call)), {"role": "assistant", "content": call.response}]
+            return [*(message.as_dict() for message in call.seen()), {"role": "assistant", "content": call.response}]
         except NotText:
             continue
     return [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]

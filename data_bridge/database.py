@@ -4,7 +4,7 @@ What the pool promises to its users: a statement does not take longer than the t
 replaced, and nothing depends on a session, so that a pooler in transaction mode (PgBouncer, Supavisor, Neon)
 works. Such a pooler is recognised by the URL or by its refusal to set a parameter for the session.
 
-Whoever only reads does so ``patiently``: when Postgres restarts, the same queries run again once it is back.
+Whoever only reads has ``Patience``: when Postgres restarts, the same queries run again once it is back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -284,29 +284,31 @@ class Fetch(Protocol):
     def __call__(self, query: str, *arguments: Any) -> Awaitable[list[asyncpg.Record]]: ...
 
 
-async def patiently(database: Database, read: Callable[[Fetch], Awaitable[T]], *, reconnect_for: timedelta) -> T:
-    """What ``read`` gives on one connection. If the connection is lost it is called again on a new one.
+class Patience:
+    """Waits for a database that restarts, longer each time, for whoever only reads and can read again."""
 
-    ``read`` must therefore only read. DatabaseError if Postgres is not back within ``reconnect_for``, and at once
-    for a fault that waiting does not cure.
-    """
-    loop = asyncio.get_running_loop()
-    deadline: float | None = None
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            async with database.pool.acquire() as connection:
-                return await read(_fetch_on(connection))
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            deadline = deadline or loop.time() + reconnect_for.total_seconds()
-            if not is_transient(error) or loop.time() + pause > deadline:
-                raise explain(error, database.label) from error
-            logger.warning("lost %s (%s); trying again", database.label, type(error).__name__)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+    def __init__(self, database: Database, reconnect_for: timedelta) -> None:
+        self._label = database.label
+        self._reconnect_for = reconnect_for.total_seconds()
+        self._deadline: float | None = None
+        self._pause = _FIRST_PAUSE
+
+    async def after(self, error: Exception) -> None:
+        """Pause before the next try. DatabaseError if Postgres is away too long, at once if waiting is no cure."""
+        now = asyncio.get_running_loop().time()
+        self._deadline = self._deadline or now + self._reconnect_for
+        if not is_transient(error) or now + self._pause > self._deadline:
+            raise explain(error, self._label) from error
+        logger.warning("lost %s (%s); trying again", self._label, type(error).__name__)
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
 
-def _fetch_on(connection: Any) -> Fetch:
+LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+"""What a read on a connection that was lost raises, among other faults: ``Patience`` tells them apart."""
+
+
+def fetch_on(connection: Any) -> Fetch:
     async def fetch(query: str, *arguments: Any) -> list[asyncpg.Record]:
         try:
             rows: list[asyncpg.Record] = await connection.fetch(query, *arguments)

@@ -10,7 +10,6 @@ no cycles. The functions at the end tell what a call's model saw, as chat templa
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,6 +17,18 @@ from typing import Any
 import msgspec
 
 _CHECKPOINT = re.compile(r"(?P<model>.*?)[@:]step(?P<step>\d+)")
+
+
+class NotText(ValueError):
+    """A message has parts that are not text, such as an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who wrote a reply: the model's name and, where it tells, the checkpoint's step."""
+
+    model: str
+    step: int | None
 
 
 class ChatMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -28,6 +39,26 @@ class ChatMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+
+    def text(self) -> str:
+        """Its text; parts are joined as they stand. NotText if one is something else."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        texts = []
+        for part in self.content:
+            if isinstance(part, str):
+                texts.append(part)
+            elif isinstance(part, dict) and isinstance(part.get("text"), str):
+                texts.append(part["text"])
+            else:
+                raise NotText(f"a {self.role} message has a part that is not text")
+        return "".join(texts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As chat templates take it: text content, no nulls, nothing that was not said. NotText as above."""
+        said = {key: getattr(self, key) for key in ("name", "tool_calls", "tool_call_id")}
+        entry = {"role": self.role, "content": self.text()}
+        return entry | {key: value for key, value in said.items() if value is not None}
 
 
 class LLMCall(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -65,6 +96,20 @@ class LLMCall(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaul
             return self.messages
         prompts = [("system", self.system_prompt), ("user", self.user_prompt)]
         return [ChatMessage(role=role, content=text) for role, text in prompts if text]
+
+    def seen(self) -> list[ChatMessage]:
+        """``chat`` without the reply, which some writers append to their log: the model did not see it."""
+        messages = self.chat()
+        if self.messages and messages[-1].role == "assistant" and messages[-1].text() == self.response:
+            return messages[:-1]
+        return messages
+
+    @property
+    def author(self) -> Author:
+        """``hindsight@step3`` and ``wandb-artifact:///team/project/hindsight:step3`` are both step 3 of hindsight."""
+        name = self.model.rsplit("/", 1)[-1]
+        match = _CHECKPOINT.fullmatch(name)
+        return Author(name, None) if match is None else Author(match["model"], int(match["step"]))
 
 
 class Action(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -242,57 +287,3 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     window_id: str
     reason: str
     detail: str = ""
-
-
-class NotText(ValueError):
-    """A message has parts that are not text, such as an image."""
-
-
-@dataclass(frozen=True, slots=True)
-class Author:
-    """Who wrote a reply: the model's name and, where it tells, the checkpoint's step."""
-
-    model: str
-    step: int | None
-
-
-def author_of(call: LLMCall) -> Author:
-    """``hindsight@step3`` and ``wandb-artifact:///team/project/hindsight:step3`` are both step 3 of hindsight."""
-    name = call.model.rsplit("/", 1)[-1]
-    match = _CHECKPOINT.fullmatch(name)
-    return Author(name, None) if match is None else Author(match["model"], int(match["step"]))
-
-
-def seen_messages(call: LLMCall) -> list[ChatMessage]:
-    """The messages the model was given. Some writers append the reply itself to the log; it was not seen."""
-    messages = call.chat()
-    if call.messages and messages[-1].role == "assistant" and text_of(messages[-1]) == call.response:
-        return messages[:-1]
-    return messages
-
-
-def as_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them: text content, no nulls, nothing that was not said."""
-    shaped: list[dict[str, Any]] = []
-    for message in messages:
-        entry: dict[str, Any] = {"role": message.role, "content": text_of(message)}
-        for key in ("name", "tool_calls", "tool_call_id"):
-            if (value := getattr(message, key)) is not None:
-                entry[key] = value
-        shaped.append(entry)
-    return shaped
-
-
-def text_of(message: ChatMessage) -> str:
-    """The text of a message; parts are joined as they stand. NotText if one is something else."""
-    if message.content is None or isinstance(message.content, str):
-        return message.content or ""
-    texts = []
-    for part in message.content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        else:
-            raise NotText(f"a {message.role} message has a part that is not text")
-    return "".join(texts)

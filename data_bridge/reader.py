@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from data_bridge.database import Database, Fetch, patiently
+from data_bridge.database import LOST, Database, Fetch, Patience, fetch_on
 from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of, unreadable
 from data_bridge.models import AgentTrajectory, UnreadableRow, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
@@ -226,7 +226,14 @@ class WindowReader:
         return Window(ref.window_id, hours, tuple(trajectories), outcomes, tuple(broken))
 
     async def _patiently(self, read: Callable[[Fetch], Awaitable[T]]) -> T:
-        return await patiently(self._database, read, reconnect_for=self._reconnect_for)
+        """What ``read`` gives on one connection; on another one if that is lost."""
+        patience = Patience(self._database, self._reconnect_for)
+        while True:
+            try:
+                async with self._database.pool.acquire() as connection:
+                    return await read(fetch_on(connection))
+            except LOST as error:
+                await patience.after(error)
 
     async def _fetch(self, fetch: Fetch, refs: Sequence[WindowRef]) -> _Batch:
         spellings = {raw: ref.window_id for ref in refs for raw in (*spellings_of(ref.window_id), *ref.spellings)}

@@ -11,10 +11,9 @@ from data_bridge.models import Action, MarketOutcomes, StockOutcome, Window
 from data_bridge.quality import CheckedWindow
 from tests.builders import make_call, make_step, make_trajectory
 from trainer.evaluate.decision_points import DecisionPoint, Replayed
-from trainer.evidence import Comparison, Evaluation, PolicyFigures, Role
+from trainer.evidence import Comparison, Evaluation, Interval, PolicyFigures, Role
 from trainer.judge.outcome import IDENTITY
-from trainer.statistics.intervals import Interval
-from trainer.types import Checkpoint, Completion, Release
+from trainer.types import Checkpoint, Completion
 
 RIGHT = {1: "BUY", -1: "SELL"}
 
@@ -130,7 +129,7 @@ def make_evaluation(
         evaluation_id=evaluation_id or f"evaluation-of-{model}-{step}-{gain[0]}",
         run_id=run_id,
         model=model,
-        candidate=Release(make_checkpoint(step, model)),
+        candidate=make_checkpoint(step, model).as_release(),
         incumbent=None,
         judge=IDENTITY,
         training_judge="outcome",

@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from pydantic import SecretStr
+
 from data_bridge.models import AgentTrajectory
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
-from trainer.config.sections import JudgeSettings
+from trainer.config.sections import JudgeSecrets, JudgeSettings
 from trainer.judge.limits import Retry
 from trainer.types import Group
 
 API_KEY = "sk-test-0123456789abcdef"
+
+SECRETS = JudgeSecrets(judge_api_key=SecretStr(API_KEY))
 
 AT_ONCE = Retry(attempts=3, first_delay=0.01, longest_delay=0.2)
 
@@ -20,7 +24,6 @@ def judge_settings(base_url: str = "http://127.0.0.1:9/v1", **changes: Any) -> J
     values: dict[str, Any] = {
         "judge_model": "judge",
         "judge_base_url": base_url,
-        "judge_api_key": API_KEY,
         "price": "1/10",
         "judge_timeout": timedelta(seconds=5),
         "judge_attempts": 3,

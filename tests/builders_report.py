@@ -12,6 +12,7 @@ from trainer.evidence import (
     Evaluation,
     ExampleDecision,
     ExampleReply,
+    Interval,
     PolicyFigures,
     Role,
     WindowFigures,
@@ -28,8 +29,7 @@ from trainer.ledger.read.types import (
 )
 from trainer.ledger.releases import Promotion
 from trainer.ledger.states import PromotionKind, PromotionState
-from trainer.statistics.intervals import Interval
-from trainer.types import Checkpoint, JudgeIdentity, Release
+from trainer.types import Checkpoint, JudgeIdentity
 
 MOMENT = datetime(2026, 11, 15, 3, tzinfo=UTC)
 HELD_OUT = hours_before(number=18, held_out=True)
@@ -76,7 +76,7 @@ def evaluation(gain: float = 0.3) -> Evaluation:
         evaluation_id="evaluation-1",
         run_id="run-1",
         model="hindsight",
-        candidate=Release(checkpoint(7)),
+        candidate=checkpoint(7).as_release(),
         incumbent=None,
         judge=JudgeIdentity("outcome", "outcome", "1", "1", is_llm=False),
         training_judge="outcome",

@@ -10,8 +10,7 @@ from data_bridge.models import MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import hours_before, insert_window
 from tests.builders_report import HELD_OUT, evaluation, example
-from trainer.evidence import Evaluation
-from trainer.inference.serving import Serving
+from trainer.evidence import Evaluation, GateDecision, Ruling
 from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.certificates import Line, keep
 from trainer.ledger.evaluations import keep_ruling, save
@@ -19,7 +18,6 @@ from trainer.ledger.model_lock import ModelLock, hold
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import Call, CallResult, JudgedTrajectory, Judgement, JudgeQuestion, open_verdicts
-from trainer.promote.gate import GateDecision, Ruling
 from trainer.promote.publish import publish
 from trainer.types import (
     Checkpoint,
@@ -27,8 +25,8 @@ from trainer.types import (
     JudgeIdentity,
     PlannedGroup,
     PlannedWindow,
-    Release,
     RunPlan,
+    Serving,
     StepResult,
     Verdict,
 )
@@ -121,14 +119,12 @@ async def _judge(database: Database, groups: list[GroupRecord]) -> None:
                     for one, score in zip(group.verdicts, scores, strict=True)
                 )
                 call = Call(CallResult.OK, "prompt", 10.0, prompt_tokens=1000, completion_tokens=100, cost_usd=0.25)
-                question = JudgeQuestion(group.verdict_key, order, asked, JUDGE)
+                question = JudgeQuestion(group.verdict_key, order, asked.window_id, asked.group_id, JUDGE)
                 await verdicts.store(question, Judgement(judged, "prompt", 1000, 100, 0.25), call)
         failed = Call(CallResult.TIMEOUT, "prompt", 10.0, prompt_tokens=1000, tokens_estimated=True, cost_usd=0.125)
         await verdicts.record_call(question, failed)
         # The evaluation's judge is asked under the same run.
-        compared = JudgeQuestion(
-            "key of the evaluation", 0, Group("held-out", HELD_OUT[0], (), MarketOutcomes()), EXAMINER
-        )
+        compared = JudgeQuestion("key of the evaluation", 0, HELD_OUT[0], "held-out", EXAMINER)
         call = Call(CallResult.OK, "prompt", 10.0, prompt_tokens=500, completion_tokens=50, cost_usd=0.5)
         await verdicts.store(compared, Judgement((JudgedTrajectory("c", "reply-1", 0.5, ""),), "prompt"), call)
 
@@ -160,7 +156,7 @@ async def _ship(database: Database, home: Path, words: str) -> Evaluation:
     measured = replace(
         evaluation(),
         run_id=RUN,
-        candidate=Release(checkpoint(2)),
+        candidate=checkpoint(2).as_release(),
         judge=JUDGE,
         best=example(0.9, f"BUY {words}", words),
         worst=example(-0.4, f"SELL {words}", words),
@@ -171,7 +167,7 @@ async def _ship(database: Database, home: Path, words: str) -> Evaluation:
     await publish(
         database,
         home,
-        Release(checkpoint(2)),
+        checkpoint(2).as_release(),
         Serving("http://127.0.0.1:8808/v1", "hindsight@step2"),
         reason=decision.sentence,
         evaluation=measured,

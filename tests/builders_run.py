@@ -14,14 +14,15 @@ from data_bridge.database import Database
 from data_bridge.quality import Reason
 from tests.builders import NOW
 from tests.fakes.training_backend import FakeBackend
-from trainer.config.sections import TrainSettings
+from trainer.config.commands import TrainSettings
+from trainer.config.settings import settings_from
 from trainer.judge.open import open_judge
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger
 from trainer.progress import Silent
 from trainer.run import training_run
-from trainer.run.log_training import plan_log, train_on_log
 from trainer.run.session import Session
+from trainer.run.train import plan_log, train_on_log
 from trainer.run.training_run import TrainingRun
 from trainer.train.settle import mend
 from trainer.types import Group, JudgedGroup, JudgeFailure
@@ -37,12 +38,12 @@ class World:
 
     def settings(self, **values: Any) -> TrainSettings:
         usual: dict[str, Any] = {"home": self.home, "until": NOW.isoformat(), "groups_per_step": 2}
-        return TrainSettings(**(usual | values))
+        return settings_from(TrainSettings, **(usual | values))
 
     @asynccontextmanager
     async def session(self, settings: TrainSettings, backend: FakeBackend) -> AsyncIterator[Session]:
-        async with hold(self.database, settings.model) as lock:
-            await mend(self.ledger, lock, backend, settings.stop_on)
+        async with hold(self.database, settings.model.model) as lock:
+            await mend(self.ledger, lock, backend, settings.training.stop_on)
             yield Session(settings, self.database, self.ledger, lock, backend, "tiny", Silent(), asyncio.Event())
 
     async def train(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 from data_bridge.models import AgentTrajectory
 from tests.builders import WINDOW, make_call, make_outcomes, make_step, make_trajectory
-from trainer.config.sections import TrainSettings
-from trainer.types import Batch, Group, JudgedGroup, JudgeIdentity, Verdict
+from trainer.config.commands import TrainSettings
+from trainer.config.settings import settings_from
+from trainer.config.training import TraineeSettings
+from trainer.run.train import trainee_of
+from trainer.train.backends.choose import open_backend
+from trainer.types import Batch, Group, JudgedGroup, JudgeIdentity, TrainingBackend, Verdict
 
 IDENTITY = JudgeIdentity("outcome", "outcome", "1", "1", is_llm=False)
 
@@ -22,7 +27,17 @@ def make_settings(home: Path, base_model: Path | str, **fields: Any) -> TrainSet
         "threads": 1,
         "lora_rank": 4,
     }
-    return TrainSettings(**(values | fields))
+    return settings_from(TrainSettings, **(values | fields))
+
+
+def make_trainee(home: Path = Path("unused"), base_model: Path | str = "tiny", **fields: Any) -> TraineeSettings:
+    """What a backend is handed of such settings."""
+    return trainee_of(make_settings(home, base_model, **fields))
+
+
+def opened_backend(settings: TrainSettings) -> AbstractAsyncContextManager[TrainingBackend]:
+    """The backend that the settings ask for, opened as the training does it."""
+    return open_backend(trainee_of(settings), settings.backend, settings.promotion, settings.secrets.wandb_api_key)
 
 
 def replying(agent_id: str, *replies: str, prompt: str = "ACME trades at 100.", **call: Any) -> AgentTrajectory:

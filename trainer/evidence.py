@@ -12,7 +12,6 @@ from enum import StrEnum
 
 import msgspec
 
-from trainer.statistics.intervals import Interval
 from trainer.types import JudgeIdentity, Release
 
 
@@ -146,9 +145,34 @@ def to_json(evaluation: Evaluation) -> str:
 
 
 def from_json(text: str | bytes) -> Evaluation:
-    """Also of one that was kept before there were releases, when a candidate was a checkpoint alone."""
-    kept = msgspec.json.decode(text)
-    for name in ("candidate", "incumbent"):
-        if kept[name] is not None and "checkpoint" not in kept[name]:
-            kept[name] = {"checkpoint": kept[name]}
-    return msgspec.convert(kept, Evaluation)
+    return msgspec.json.decode(text, type=Evaluation)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over windows with its two-sided 95 % interval. With too few windows the ends are None: unknown."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    windows: int
+
+    @property
+    def is_known(self) -> bool:
+        return self.low is not None and self.high is not None
+
+
+class Ruling(StrEnum):
+    PROMOTE = "promote"
+    REFUSE = "refuse"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    ruling: Ruling
+    reasons: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        return "; ".join(self.reasons)

@@ -14,43 +14,89 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from data_bridge.database import Database
-from data_bridge.errors import Interrupted, PromotionRefused
+from data_bridge.errors import HindsightError, Interrupted, PromotionRefused
 from data_bridge.quality import check
 from data_bridge.reader import WindowReader, WindowRef
-from trainer.config.sections import EvaluateSettings, TrainSettings, judged_by
-from trainer.evaluate.contestants import kl_meter, open_contestants
+from trainer.config.commands import EvaluateSettings, TrainSettings
+from trainer.config.derived import judged_by, keys_of
+from trainer.evaluate.comparison import TrialPlan
 from trainer.evaluate.evaluation import evaluate_release, held_out_windows
-from trainer.evaluate.simulated_replay import load_replay
-from trainer.evidence import Evaluation
-from trainer.flow import Flow, first_fault
-from trainer.inference.serving import serving as serving_of
+from trainer.evidence import Evaluation, GateDecision, Role, Ruling
+from trainer.inference.chat_models import Access, open_models
+from trainer.inference.divergence import kl_meter
 from trainer.judge.open import identity_of, open_judge
+from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import keep_ruling
 from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, serving
 from trainer.ledger.runs import Ledger
-from trainer.plan.run_plan import assemble
+from trainer.plan.plan import assemble
 from trainer.progress import Progress, View
 from trainer.promote.canary import settle_canary
-from trainer.promote.gate import GateDecision, Ruling, rule
+from trainer.promote.gate import rule
 from trainer.promote.publish import IncumbentChanged, publish
+from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
-from trainer.train.verdict_stage import VerdictStage
-from trainer.types import MIN_GROUP, Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow, PreparedBatch, Release
+from trainer.types import (
+    MIN_GROUP,
+    Checkpoint,
+    Group,
+    Judge,
+    JudgedGroup,
+    JudgeFailure,
+    PlannedWindow,
+    PreparedBatch,
+    Release,
+)
 
 logger = logging.getLogger(__name__)
 
 _WINDOWS_AHEAD = 4
 _BATCHES_AHEAD = 1
+
+
+T = TypeVar("T")
+
+
+class _End:
+    """The stage before has no more items."""
+
+
+class _Flow(Generic[T]):
+    """From one stage to the next: a bounded queue of one type that ends, well or with the fault of the stage before."""
+
+    def __init__(self, size: int) -> None:
+        self._items: asyncio.Queue[T | _End | HindsightError] = asyncio.Queue(size)
+
+    async def feed(self, stage: Callable[[], Awaitable[None]]) -> None:
+        """Run the stage that puts items here; how it ends is the last item.
+
+        The stage is called here and not by the caller: one that is cancelled before its turn was never begun.
+        """
+        try:
+            await stage()
+            await self._items.put(_End())
+        except HindsightError as error:
+            await self._items.put(error)
+
+    async def put(self, item: T) -> None:
+        await self._items.put(item)
+
+    async def take(self) -> T | None:
+        """The next item; None at the end. Raises what ended the stage before."""
+        item = await self._items.get()
+        if isinstance(item, HindsightError):
+            raise item
+        return None if isinstance(item, _End) else item
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +134,9 @@ class Pipeline:
 
     async def run(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
         """Train on ``windows``, whose rows are found by ``refs``. Interrupted if asked to stop before the end."""
-        groups = Flow[WindowGroups](_WINDOWS_AHEAD)
-        awaited = Flow[AwaitedVerdict](self.judge_concurrency)
-        batches = Flow[tuple[JudgedGroup, ...]](_BATCHES_AHEAD)
+        groups = _Flow[WindowGroups](_WINDOWS_AHEAD)
+        awaited = _Flow[AwaitedVerdict](self.judge_concurrency)
+        batches = _Flow[tuple[JudgedGroup, ...]](_BATCHES_AHEAD)
         self.progress.windows += len(windows)
         self.progress.groups += sum(len(window.groups) for window in windows)
         try:
@@ -105,12 +151,12 @@ class Pipeline:
                 for task in upstream:
                     task.cancel()
         except BaseExceptionGroup as faults:
-            raise first_fault(faults) from faults
+            raise _first_fault(faults) from faults
         if self.stop.is_set():
             raise Interrupted("Stopped after the step in hand; the same command takes the run up again.")
 
     async def _read(
-        self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef], groups: Flow[WindowGroups]
+        self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef], groups: _Flow[WindowGroups]
     ) -> None:
         """Read and check each window, and put its rows into the groups that were planned."""
         planned = {window.window_id: window for window in windows}
@@ -126,7 +172,7 @@ class Pipeline:
                 self.view.show(self.progress)
                 await groups.put(WindowGroups(window.window_id, grouped.groups))
 
-    async def _judge(self, groups: Flow[WindowGroups], awaited: Flow[AwaitedVerdict]) -> None:
+    async def _judge(self, groups: _Flow[WindowGroups], awaited: _Flow[AwaitedVerdict]) -> None:
         """Start judging each group as soon as there is room; the judge limits its own calls."""
         async with _Verdicts(self.judge) as verdicts:
             while (window := await groups.take()) is not None:
@@ -135,7 +181,7 @@ class Pipeline:
                 await awaited.put(AwaitedVerdict(window.window_id, None))
             await verdicts.finish()
 
-    async def _batch(self, awaited: Flow[AwaitedVerdict], batches: Flow[tuple[JudgedGroup, ...]]) -> None:
+    async def _batch(self, awaited: _Flow[AwaitedVerdict], batches: _Flow[tuple[JudgedGroup, ...]]) -> None:
         """Collect groups with signal into batches of one gradient step."""
         waiting: list[JudgedGroup] = []
         while (item := await awaited.take()) is not None:
@@ -153,9 +199,9 @@ class Pipeline:
             await batches.put(tuple(waiting))
         self.verdicts.check_failures()
 
-    async def _train(self, batches: Flow[tuple[JudgedGroup, ...]]) -> None:
+    async def _train(self, batches: _Flow[tuple[JudgedGroup, ...]]) -> None:
         """Steps until the batches end, enough steps are done, or a stop is asked for."""
-        prepared = Flow[PreparedBatch](_BATCHES_AHEAD)
+        prepared = _Flow[PreparedBatch](_BATCHES_AHEAD)
         async with asyncio.TaskGroup() as tasks:
             ahead = tasks.create_task(prepared.feed(partial(self._prepare, batches, prepared)), name="prepare")
             while not self.stop.is_set() and not self.trainer.has_enough_steps:
@@ -166,7 +212,7 @@ class Pipeline:
                 self.view.show(self.progress)
             ahead.cancel()
 
-    async def _prepare(self, batches: Flow[tuple[JudgedGroup, ...]], prepared: Flow[PreparedBatch]) -> None:
+    async def _prepare(self, batches: _Flow[tuple[JudgedGroup, ...]], prepared: _Flow[PreparedBatch]) -> None:
         """Convert and score the next batch: ahead of its turn where training does not use this machine."""
         while (groups := await batches.take()) is not None:
             ready = await self.trainer.prepare(groups)
@@ -216,6 +262,19 @@ class _Verdicts:
         await asyncio.gather(*left, return_exceptions=True)
 
 
+def _first_fault(faults: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The fault to tell the user: one that we can explain before one that we cannot."""
+    leaves: list[BaseException] = []
+    waiting: list[BaseException] = [faults]
+    while waiting:
+        fault = waiting.pop(0)
+        if isinstance(fault, BaseExceptionGroup):
+            waiting.extend(fault.exceptions)
+        else:
+            leaves.append(fault)
+    return next((leaf for leaf in leaves if isinstance(leaf, HindsightError)), leaves[0])
+
+
 def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "window": planned.window_id,
@@ -237,28 +296,45 @@ async def evaluate(
     now: datetime | None = None,
 ) -> Evaluation:
     """Candidate, incumbent, base model and baseline on the held-out windows; the result is kept."""
-    models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
-    now = now or await clock(database, settings.until)
-    windows = await held_out_windows(database, settings, settings, models, now=now)
-    replay = await load_replay(database, [window.window.window_id for window in windows])
+    trained = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
+    now = now or await clock(database, settings.windows.until)
+    windows = await held_out_windows(database, settings.evaluation, settings.windows, trained, now=now)
+    plan = TrialPlan(
+        points_per_window=settings.evaluation.eval_points,
+        samples=settings.evaluation.eval_samples,
+        purposes=settings.choice.purposes,
+        min_gain=settings.gate.min_gain,
+        max_judge_failures=settings.judge.max_judge_failures,
+        seed=settings.choice.seed,
+    )
+    access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
+    examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
     async with AsyncExitStack() as stack:
-        policies = await open_contestants(stack, database, settings, candidate, incumbent, replay)
+        models = await open_models(stack, access, await _asked(database, candidate, incumbent))
+        measure_kl = kl_meter(candidate, access) if candidate.abilities.runs_in_engine else None
         judge = await stack.enter_async_context(
-            open_judge(judged_by(settings), database, run_id or f"evaluation of {candidate.name}")
+            open_judge(examiner, keys, database, run_id or f"evaluation of {candidate.name}")
         )
         return await evaluate_release(
             database,
-            settings,
+            plan,
             candidate,
             incumbent,
-            policies,
+            models,
             judge,
             run_id,
-            training_judge=identity_of(settings).judge,
+            training_judge=identity_of(settings.judge).judge,
             windows=windows,
-            replay=replay,
-            measure_kl=kl_meter(candidate, settings.base_model, settings.home),
+            measure_kl=measure_kl,
         )
+
+
+async def _asked(database: Database, candidate: Release, incumbent: Release | None) -> dict[Role, Checkpoint]:
+    """The base model stands in for an incumbent that there is not; it is asked once all the same."""
+    base = await find_checkpoint(database, candidate.model, 0)
+    if incumbent is None:
+        return {Role.CANDIDATE: candidate, Role.INCUMBENT: base}
+    return {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent, Role.BASE: base}
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,23 +375,24 @@ async def consider(
     A canary that is still running is settled first, so that the incumbent is what the agents really keep. If that
     changes during the evaluation, nothing is decided: the evidence is about something that nobody uses any more.
     """
-    await settle_canary(database, settings.home, candidate.model, now=now or await clock(database, settings.until))
+    home, moment = settings.common.home, now or await clock(database, settings.windows.until)
+    await settle_canary(database, home, candidate.model, now=moment)
     incumbent = await incumbent_of(database, candidate.model)
     evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
-    decision = rule(evaluation, settings)
+    decision = rule(evaluation, settings.gate)
     await keep_ruling(database, evaluation, decision)
     logger.info("gate: %s for %s: %s", decision.ruling, candidate.name, decision.sentence)
     promotion = None
-    if decision.ruling is Ruling.PROMOTE and settings.promote:
+    if decision.ruling is Ruling.PROMOTE and settings.run.promote:
         try:
             promotion = await publish(
                 database,
-                settings.home,
+                home,
                 candidate,
-                serving_of(candidate.checkpoint, settings),
+                candidate.checkpoint.served_at(settings.promotion),
                 reason=decision.sentence,
                 evaluation=evaluation,
-                canary=settings.canary,
+                canary=settings.promotion.canary,
             )
         except IncumbentChanged:
             changed = "what the agents use changed meanwhile; evaluate again"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trainer.types import Checkpoint
+
 
 @dataclass(slots=True)
 class Progress:
@@ -22,6 +24,8 @@ class Progress:
     """Gradient steps done in this run."""
     step: int = 0
     """The model's newest step."""
+    newest: Checkpoint | None = None
+    """Of ``step``, if this process trained it."""
     trainable_tokens: int = 0
     train_seconds: float = 0.0
     rescored: int = 0

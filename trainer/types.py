@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from data_bridge.models import AgentTrajectory, ChatMessage, MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
+from trainer.config.training import AddressSettings
 
 if TYPE_CHECKING:
     import art
@@ -193,6 +194,18 @@ def abilities_of(backend: str) -> BackendAbilities:
     return _ABILITIES.get(backend, BackendAbilities())
 
 
+WANDB_BASE_URL = "https://api.training.wandb.ai/v1"
+"""Trains and serves: ART's client has the same default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """An OpenAI-compatible endpoint, and the checkpoint's name there."""
+
+    base_url: str
+    model: str
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A trained state of one model."""
@@ -213,31 +226,36 @@ class Checkpoint:
         """Of the backend that trained it."""
         return abilities_of(self.backend)
 
+    def served_at(self, addresses: AddressSettings) -> Serving:
+        """Where the backend serves its own checkpoints, which is W&B; otherwise whatever runs at --serve-url."""
+        if self.abilities.serves_itself:
+            return Serving(addresses.wandb_base_url or WANDB_BASE_URL, self.location)
+        return Serving(addresses.serve_url, self.name)
+
+    def as_release(self, prompt_version: str = "", lessons_policy: str = "") -> Release:
+        """This checkpoint with these prompts and lessons."""
+        where = (self.base_model, self.backend, self.location)
+        return Release(self.model, self.step, *where, prompt_version, lessons_policy)
+
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(Checkpoint):
     """What agents are given together: weights, prompts and lessons. The gate, canary and rollback speak of releases.
 
     An empty prompt version means the game's own prompts, an empty lessons policy none.
     """
 
-    checkpoint: Checkpoint
     prompt_version: str = ""
     lessons_policy: str = ""
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.model, self.step, self.base_model, self.backend, self.location)
+
+    @property
     def name(self) -> str:
         """``hindsight@step14``, followed by what else differs from the game's own."""
-        parts = (self.checkpoint.name, self.prompt_version, self.lessons_policy)
-        return "+".join(part for part in parts if part)
-
-    @property
-    def model(self) -> str:
-        return self.checkpoint.model
-
-    @property
-    def step(self) -> int:
-        return self.checkpoint.step
+        return "+".join(part for part in (self.checkpoint.name, self.prompt_version, self.lessons_policy) if part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,10 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.window_ids import end_of, is_held_out, windows_from
 from tests.tiny_model import tiny_model_directory
-from trainer.inference.serving import Serving
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.evaluations import leaked_windows
 from trainer.promote.publish import publish
-from trainer.types import Release
+from trainer.types import Serving
 from trainer.world.agents import scripted_cast
 from trainer.world.market import Market
 from trainer.world.play import play_windows
@@ -74,7 +73,7 @@ async def test_rollback_during_a_training_run_that_never_touches_a_held_out_wind
         await step_is_there(step)
         point = await find_checkpoint(database, "hindsight", step)
         await publish(
-            database, home, Release(point), Serving("http://127.0.0.1:1/v1", point.name), reason="a rehearsal"
+            database, home, point.as_release(), Serving("http://127.0.0.1:1/v1", point.name), reason="a rehearsal"
         )
     started = time.monotonic()
     back = await _told("promote.py", "--rollback", "--reason", "a rehearsal", *flags, cwd=tmp_path)

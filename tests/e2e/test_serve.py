@@ -16,9 +16,8 @@ from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
 from tests.tiny_model import shared_tiny_model
 from trainer.inference.checkpoints import StoredStep, store_of
-from trainer.inference.serving import Serving
 from trainer.promote.publish import publish
-from trainer.types import Release
+from trainer.types import Serving
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "serve.py"
 
@@ -64,7 +63,7 @@ async def test_with_a_database_it_starts_with_what_the_ledger_says(
     database: Database, database_url: str, tmp_path: Path, flags: list[str]
 ) -> None:
     point = await insert_checkpoint(database, 1)
-    await publish(database, tmp_path / "another home", Release(point), Serving("url", point.name), reason="better")
+    await publish(database, tmp_path / "another home", point.as_release(), Serving("url", point.name), reason="better")
     with started([*flags, "--database-url", database_url], tmp_path) as server:
         try:
             assert server.stdout is not None
@@ -81,7 +80,7 @@ async def test_it_does_not_start_on_another_base_model_than_the_promoted_checkpo
         StoredStep(1, "batch-1", 1, "another-base"), lambda path: (path / "adapter_config.json").touch()
     )
     point = await insert_checkpoint(database, 1, backend="cpu", location=location)
-    await publish(database, tmp_path, Release(point), Serving("url", point.name), reason="better")
+    await publish(database, tmp_path, point.as_release(), Serving("url", point.name), reason="better")
     with started(flags, tmp_path) as server:
         told, _ = await asyncio.to_thread(server.communicate, timeout=60)
     assert server.returncode == 2

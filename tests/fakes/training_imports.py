@@ -14,7 +14,7 @@ import transformers
 
 import trainer.cli.train_mmo
 import trainer.judge.open
-import trainer.run.log_training
+import trainer.run.train
 import trainer.train.backends.cpu
 
 __all__ = ["art", "asyncpg", "openai", "peft", "torch", "trainer", "transformers"]

@@ -16,12 +16,11 @@ from tests.builders import WINDOW, insert_window, recorder_steps
 from tests.builders_promotion import insert_checkpoint
 from trainer.cli import promote as promote_command
 from trainer.cli import train_mmo as train_command
-from trainer.inference.serving import Serving
 from trainer.ledger.releases import Promotion, running_canary, serving
 from trainer.ledger.states import PromotionState
 from trainer.promote.canary import CanaryRuling, CanaryWindow, CanaryWindows, decide, settle_canary, windows_since
 from trainer.promote.publish import publish
-from trainer.types import Release
+from trainer.types import Serving
 
 HOURS = [window_of(start_of(WINDOW) + timedelta(hours=hour)) for hour in range(1, 13)]
 AFTER = end_of(HOURS[-1], 1) + timedelta(hours=1)
@@ -72,7 +71,7 @@ async def _start(database: Database, home: Path) -> tuple[Promotion, set[str]]:
         trial = await publish(
             database,
             home,
-            Release(point),
+            point.as_release(),
             Serving("http://127.0.0.1:1/v1", point.name),
             reason="better",
             canary=0.34 if step == 2 else None,

@@ -11,7 +11,7 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.errors import JudgeError
-from tests.builders_judge import API_KEY, AT_ONCE, judge_settings
+from tests.builders_judge import API_KEY, AT_ONCE, SECRETS, judge_settings
 from tests.fakes import judges_with_faults as judges
 from tests.fakes.judge_server import JudgeServer, Request, Response, Scorer, says
 from tests.fakes.judge_server import honest as answering
@@ -33,9 +33,9 @@ async def examined(scorer: Scorer) -> tuple[dict[str, Line], int]:
     with JudgeServer(otherwise=answering(scorer)) as server:
         one, two = (judge_settings(server.base_url, judge_orders=orders) for orders in (1, 2))
         async with (
-            open_judge(two, None, "certify", purpose="certify", retry=AT_ONCE) as both,
-            open_judge(one, None, "certify", purpose="again", retry=AT_ONCE) as again,
-            open_judge(one, None, "certify", purpose="certify", retry=AT_ONCE) as first,
+            open_judge(two, SECRETS, None, "certify", purpose="certify", retry=AT_ONCE) as both,
+            open_judge(one, SECRETS, None, "certify", purpose="again", retry=AT_ONCE) as again,
+            open_judge(one, SECRETS, None, "certify", purpose="certify", retry=AT_ONCE) as first,
         ):
             first.store = both.store  # as the database does for two processes
             asked = await examine(Examiners(first, both, again), material)
@@ -79,7 +79,7 @@ async def test_one_group_without_a_verdict_loses_nothing_that_was_paid_for(datab
 
     async def ask(server: JudgeServer) -> None:
         settings = judge_settings(server.base_url, judge_orders=2)
-        async with open_judge(settings, database, "certify", purpose="certify", retry=AT_ONCE) as judge:
+        async with open_judge(settings, SECRETS, database, "certify", purpose="certify", retry=AT_ONCE) as judge:
             await examine(Examiners(judge, judge, judge), material)
 
     with JudgeServer(otherwise=fails_on_the_third) as server:

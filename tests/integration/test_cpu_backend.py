@@ -16,11 +16,13 @@ import pytest
 from data_bridge.art_converter import ScoreRequest
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
-from tests.builders_training import good_and_bad_batch, judged, make_batch, make_settings, replying
+from tests.builders_training import good_and_bad_batch, judged, make_batch, make_trainee, replying
 from tests.tiny_model import shared_tiny_model
 from trainer.inference.checkpoints import CheckpointStore, StoredStep
 from trainer.train.backends.cpu import CpuBackend
 from trainer.types import Batch, StepResult
+
+SERVE_URL = "http://127.0.0.1:8808/v1"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ async def train(backend: CpuBackend, batch: Batch) -> StepResult:
 
 
 async def opened(home: Path, base: Path, **fields: Any) -> CpuBackend:
-    backend = CpuBackend(make_settings(home, base, **fields))
+    backend = CpuBackend(make_trainee(home, base, **fields), SERVE_URL)
     await backend.open()
     return backend
 
@@ -49,7 +51,7 @@ def reply_to(hour: int, text: str) -> ScoreRequest:
 
 
 async def likelihood(backend: CpuBackend, text: str, hours: int = 2) -> float:
-    scored = await backend._backend.score([reply_to(hour, text) for hour in range(hours)])
+    scored = await backend._backend.scorer.score([reply_to(hour, text) for hour in range(hours)])
     return sum(sum(one.logprobs) for one in scored if one is not None)
 
 
@@ -89,7 +91,7 @@ async def test_ratio_and_clipping_are_measured_at_the_level_at_which_the_loss_ta
     backend = await opened(tmp_path, tiny, importance_level=level)
     agents = []
     for text in ("BUY ACME 10", "HOLD for now"):
-        [scored] = await backend._backend.score([reply_to(0, text)])
+        [scored] = await backend._backend.scorer.score([reply_to(0, text)])
         assert scored is not None
         even = len(scored.token_ids) // 2 * 2
         logged = [one + (-1) ** place for place, one in enumerate(scored.logprobs[:even])]
@@ -206,7 +208,7 @@ async def test_a_model_directory_without_a_tokenizer_is_one_sentence(tmp_path: P
     bare.mkdir()
     for name in ("config.json", "model.safetensors"):
         (bare / name).symlink_to(tiny / name)
-    backend = CpuBackend(make_settings(tmp_path, bare))
+    backend = CpuBackend(make_trainee(tmp_path, bare), SERVE_URL)
     with pytest.raises(ConfigurationError, match="tokenizer is missing"):
         await backend.open()
     await backend.close()
@@ -246,7 +248,7 @@ async def test_every_training_setting_still_prefers_the_best_reply(
 
 
 async def test_the_engine_and_the_trainer_agree_on_log_probabilities(tmp_path: Path, tiny: Path) -> None:
-    from trainer.inference.engine import Engine
+    from trainer.inference.chat_models import Engine
 
     backend = await opened(tmp_path, tiny, learning_rate=5e-3)
     checkpoint = (await train(backend, good_and_bad_batch())).checkpoint
@@ -254,7 +256,7 @@ async def test_the_engine_and_the_trainer_agree_on_log_probabilities(tmp_path: P
     request = reply_to(0, "")
     replies = await engine.model(Path(checkpoint.location), checkpoint.name).chat(request.messages, n=3, max_tokens=8)
     untrained = await engine.model(None, "base").chat(request.messages, n=1, max_tokens=8, seed=1)
-    scored = await backend._backend.score(
+    scored = await backend._backend.scorer.score(
         [ScoreRequest(request.messages, "", token_ids=reply.token_ids) for reply in [*replies, *untrained]]
     )
     for reply, score in zip(replies, scored, strict=False):

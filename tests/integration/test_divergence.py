@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from data_bridge.models import ChatMessage
 from tests.builders_evaluation import make_evaluation
-from tests.builders_training import good_and_bad_batch, make_settings
+from tests.builders_training import good_and_bad_batch, make_trainee
 from tests.tiny_model import shared_tiny_model
-from trainer.evaluate.divergence import SampledReplies, divergence_from_base, divergences, mean_divergence
-from trainer.evidence import from_json, to_json
+from trainer.config.training import GateSettings
+from trainer.evidence import Ruling, from_json, to_json
 from trainer.inference.base_model import Adapters, load_base, load_tokenizer, prompt_tokens
-from trainer.promote.gate import Limits, Ruling, decide, evidence_of
+from trainer.inference.divergence import SampledReplies, divergence_from_base, divergences, mean_divergence
+from trainer.promote.gate import decide, evidence_of
 from trainer.train.backends.cpu import CpuBackend
 from trainer.types import StepResult
 
@@ -45,7 +46,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
 
 
 async def _trained(home: Path, base: Path) -> StepResult:
-    backend = CpuBackend(make_settings(home, base, learning_rate=5e-2))
+    backend = CpuBackend(make_trainee(home, base, learning_rate=5e-2), serve_url="http://127.0.0.1:1/v1")
     await backend.open()
 
     async def receipt(_: str) -> None: ...
@@ -101,6 +102,6 @@ def test_a_broken_checkpoint_breaks_the_guard_also_after_it_was_kept(
     evaluation = make_evaluation()
     figures = tuple(replace(one, kl_from_base=measured) for one in evaluation.figures)
     kept = from_json(to_json(replace(evaluation, figures=figures)))
-    decision = decide(evidence_of(kept), Limits())
+    decision = decide(evidence_of(kept), GateSettings())
     assert decision.ruling is Ruling.REFUSE
     assert "KL from the base model" in decision.sentence

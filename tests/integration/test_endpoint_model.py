@@ -12,7 +12,7 @@ import pytest
 
 from data_bridge.errors import BackendError
 from data_bridge.models import ChatMessage
-from trainer.inference.open import EndpointModel
+from trainer.inference.chat_models import EndpointModel
 
 ASKED = [ChatMessage(role="user", content="Up?")]
 

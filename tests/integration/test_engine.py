@@ -12,7 +12,7 @@ from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
 from tests.tiny_model import shared_tiny_model
 from trainer.inference.base_model import model_directory
-from trainer.inference.engine import Engine
+from trainer.inference.chat_models import Engine
 from trainer.types import Completion
 
 

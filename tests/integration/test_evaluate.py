@@ -20,19 +20,18 @@ from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, ba
 from trainer import pipeline
 from trainer.cli import evaluate as evaluate_command
 from trainer.cli import promote as promote_command
-from trainer.config.sections import TrainSettings
-from trainer.evaluate.divergence import SampledReplies
+from trainer.config.commands import TrainSettings
+from trainer.config.settings import settings_from
 from trainer.evaluate.evaluation import held_out_windows
-from trainer.evidence import Evaluation, Role
-from trainer.inference.serving import serving as serving_of
+from trainer.evidence import Evaluation, Role, Ruling
+from trainer.inference.divergence import SampledReplies
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import latest_evaluation, leaked_windows
 from trainer.ledger.releases import history, serving
 from trainer.pipeline import consider, evaluate
-from trainer.promote.gate import Ruling
 from trainer.promote.publish import publish, roll_back
-from trainer.types import Release
+from trainer.types import Checkpoint
 from trainer.world.agents import scripted_cast
 from trainer.world.market import Market
 from trainer.world.play import play_windows
@@ -62,14 +61,15 @@ async def played(database: Database, tmp_path: Path) -> Database:
 
 def _settings(home: Path, server: CheckpointServer, **more: Any) -> TrainSettings:
     key = SecretStr("a-key-for-tests")
-    return TrainSettings(home=home, wandb_api_key=key, wandb_base_url=server.base_url, eval_samples=2, **more)
+    known = {"home": home, "wandb_api_key": key, "wandb_base_url": server.base_url, "eval_samples": 2}
+    return settings_from(TrainSettings, **(known | more))
 
 
 async def test_a_better_checkpoint_is_promoted_with_all_its_evidence(
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
     candidate = await find_checkpoint(played, "hindsight", 2)
-    considered = await consider(played, _settings(tmp_path, checkpoints), Release(candidate), run_id="run-1")
+    considered = await consider(played, _settings(tmp_path, checkpoints), candidate.as_release(), run_id="run-1")
 
     assert considered.decision.ruling is Ruling.PROMOTE, considered.decision
     assert considered.refusal() is None
@@ -100,8 +100,10 @@ async def test_a_worse_checkpoint_is_refused_and_the_agents_keep_what_they_have(
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
     settings = _settings(tmp_path, checkpoints)
-    await consider(played, settings, Release(await find_checkpoint(played, "hindsight", 2)), run_id=None)
-    considered = await consider(played, settings, Release(await find_checkpoint(played, "hindsight", 1)), run_id=None)
+    await consider(played, settings, (await find_checkpoint(played, "hindsight", 2)).as_release(), run_id=None)
+    considered = await consider(
+        played, settings, (await find_checkpoint(played, "hindsight", 1)).as_release(), run_id=None
+    )
 
     assert considered.decision.ruling is Ruling.REFUSE
     assert {one.role for one in considered.evaluation.figures} == set(Role), "now there is a base beside it"
@@ -126,7 +128,7 @@ async def test_a_checkpoint_too_far_from_the_base_model_is_refused_whatever_it_g
 
     monkeypatch.setattr(pipeline, "kl_meter", lambda *_: measure_kl)
     candidate = await find_checkpoint(played, "hindsight", 2)
-    considered = await consider(played, _settings(tmp_path, checkpoints), Release(candidate), run_id=None)
+    considered = await consider(played, _settings(tmp_path, checkpoints), candidate.as_release(), run_id=None)
     gain = considered.evaluation.score_difference
     assert gain.low is not None
     assert gain.low > 0
@@ -142,18 +144,18 @@ async def test_a_rollback_during_the_evaluation_is_not_overwritten(
 ) -> None:
     settings = _settings(tmp_path, checkpoints)
     bad, better = [await find_checkpoint(played, "hindsight", step) for step in (1, 2)]
-    await publish(played, tmp_path, Release(bad), serving_of(bad, settings), reason="a mistake")
+    await publish(played, tmp_path, bad.as_release(), bad.served_at(settings.promotion), reason="a mistake")
 
     async def evaluate_slowly(*arguments: Any, **more: Any) -> Evaluation:
         measured = await evaluate(*arguments, **more)
-        to = partial(serving_of, settings=settings)
+        to = partial(Checkpoint.served_at, addresses=settings.promotion)
         await roll_back(played, tmp_path, "hindsight", to, step=None, reason="the agents lose money")
         return measured
 
     monkeypatch.setattr(pipeline, "evaluate", evaluate_slowly)
-    considered = await consider(played, settings, Release(better), run_id=None)
+    considered = await consider(played, settings, better.as_release(), run_id=None)
 
-    assert considered.evaluation.incumbent == Release(bad)
+    assert considered.evaluation.incumbent == bad.as_release()
     assert (considered.decision.ruling, considered.promotion) == (Ruling.UNDECIDED, None)
     refusal = considered.refusal()
     assert refusal is not None
@@ -168,7 +170,9 @@ async def test_no_promote_evaluates_and_leaves_it_at_that(
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
     settings = _settings(tmp_path, checkpoints, promote=False)
-    considered = await consider(played, settings, Release(await find_checkpoint(played, "hindsight", 2)), run_id=None)
+    considered = await consider(
+        played, settings, (await find_checkpoint(played, "hindsight", 2)).as_release(), run_id=None
+    )
     assert considered.decision.ruling is Ruling.PROMOTE
     assert considered.promotion is None
     assert await serving(played, "hindsight") is None
@@ -178,19 +182,24 @@ async def test_only_held_out_windows_are_read_the_newest_first_and_none_that_was
     played: Database, checkpoints: CheckpointServer, tmp_path: Path
 ) -> None:
     settings = _settings(tmp_path, checkpoints, eval_windows=5)
-    now = await clock(played, settings.until)
+    now = await clock(played, settings.windows.until)
     models = {"hindsight", "rival"}
+
+    async def read_windows() -> list[str]:
+        windows = await held_out_windows(played, settings.evaluation, settings.windows, models, now=now)
+        return [checked.window.window_id for checked in windows]
+
     assert now >= end_of(WINDOWS[-1], 1)
-    read = [checked.window.window_id for checked in await held_out_windows(played, settings, settings, models, now=now)]
+    read = await read_windows()
     assert read == WINDOWS[-5:]
 
-    assert await leaked_windows(played, settings.held_out_share) == set()
+    assert await leaked_windows(played, settings.windows.held_out_share) == set()
     await insert_checkpoint(played, 3, windows=[WINDOWS[-1]])
-    assert await leaked_windows(played, settings.held_out_share) == {WINDOWS[-1]}
-    read = [checked.window.window_id for checked in await held_out_windows(played, settings, settings, models, now=now)]
+    assert await leaked_windows(played, settings.windows.held_out_share) == {WINDOWS[-1]}
+    read = await read_windows()
     assert read == WINDOWS[-6:-1]
     await insert_checkpoint(played, 1, run_id="run-2", model="rival", windows=[WINDOWS[-2]])
-    read = [checked.window.window_id for checked in await held_out_windows(played, settings, settings, models, now=now)]
+    read = await read_windows()
     assert read == WINDOWS[-7:-2], "nor one that the model it is compared with was trained on"
 
 
@@ -199,7 +208,7 @@ async def test_a_database_without_held_out_windows_is_too_little(
 ) -> None:
     point = await insert_checkpoint(database, 1)
     with pytest.raises(NotEnoughData, match="no usable held-out window"):
-        await evaluate(database, _settings(tmp_path, checkpoints), Release(point), None, run_id=None)
+        await evaluate(database, _settings(tmp_path, checkpoints), point.as_release(), None, run_id=None)
 
 
 # The commands

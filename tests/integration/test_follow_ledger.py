@@ -15,11 +15,10 @@ from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.errors import DatabaseError
 from tests.builders_promotion import insert_checkpoint
-from trainer.inference.serving import Serving
-from trainer.ledger.pointer import pointer_file, read_pointer
+from trainer.ledger.releases import pointer_file, read_pointer
 from trainer.promote.publish import publish, roll_back
 from trainer.serve.checkpoints import following_ledger
-from trainer.types import Release
+from trainer.types import Serving
 
 
 def served_step(home: Path) -> int | None:
@@ -36,7 +35,7 @@ async def until(is_true: Callable[[], bool]) -> None:
 async def promote(database: Database, home: Path, *steps: int) -> None:
     for step in steps:
         point = await insert_checkpoint(database, step)
-        await publish(database, home, Release(point), Serving("url", point.name), reason="better")
+        await publish(database, home, point.as_release(), Serving("url", point.name), reason="better")
 
 
 async def go_back(database: Database, home: Path, step: int) -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from data_bridge.art_converter import Scored, ScoreRequest
-from tests.builders_training import judged, make_batch, replying
+from tests.builders_training import judged, make_batch, make_trainee, replying
 from tests.tiny_model import shared_tiny_model
-from trainer.config.sections import TrainingSettings
-from trainer.train.backends.cpu_policy import Layout, Policy
+from trainer.inference.policy import CpuPolicy as Policy
+from trainer.inference.policy import Layout
 from trainer.train.backends.cpu_step import PackedSequence, best_clusters, pack
 from trainer.train.backends.prepare import prepare
 
@@ -39,7 +39,7 @@ REPLIES = {"a": ("BUY ACME 10", "SELL"), "b": ("HOLD", "BUY"), "c": ("SELL ACME 
 async def packed(policy: Policy, scores: list[float], **options: bool) -> list[PackedSequence]:
     """One group of four agents with two decisions each; the agents share the prompt of each decision."""
     group = judged([replying(agent, *replies) for agent, replies in REPLIES.items()], scores)
-    prepared = await prepare(make_batch(group), TrainingSettings(), scorer=OfPolicy(policy))
+    prepared = await prepare(make_batch(group), make_trainee(min_spread=0.0), scorer=OfPolicy(policy))
     return pack(prepared.groups, policy.tokenizer, scale_rewards=options.get("scale_rewards", False), seed="golden")
 
 

@@ -10,12 +10,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from data_bridge.errors import ConfigurationError, HindsightError, JudgeError
 from data_bridge.quality import Reason
-from tests.builders_judge import API_KEY, AT_ONCE, judge_settings, make_group
+from tests.builders_judge import API_KEY, AT_ONCE, SECRETS, judge_settings, make_group
 from tests.fakes import judge_server as fake
 from tests.fakes.judge_server import Behaviour, JudgeServer
+from trainer.config.sections import JudgeSecrets
 from trainer.judge.open import open_judge
 from trainer.judge.ruler import LlmJudge
 from trainer.ledger.verdicts import CallResult, MemoryVerdicts
@@ -26,10 +28,10 @@ EXPECTED = {"trajectory-1": 0.4517, "trajectory-2": 0.625, "trajectory-3": 0.798
 
 
 @asynccontextmanager
-async def judge_at(server: JudgeServer, **changes: Any) -> AsyncIterator[LlmJudge]:
+async def judge_at(server: JudgeServer, *, judge_api_key: str = API_KEY, **changes: Any) -> AsyncIterator[LlmJudge]:
     asked: dict[str, Any] = {"judge_base_url": server.base_url, "judge_orders": 1}
-    settings = judge_settings(**(asked | changes))
-    async with open_judge(settings, None, "run-1", retry=AT_ONCE) as judge:
+    settings, secrets = judge_settings(**(asked | changes)), JudgeSecrets(judge_api_key=SecretStr(judge_api_key))
+    async with open_judge(settings, secrets, None, "run-1", retry=AT_ONCE) as judge:
         assert isinstance(judge, LlmJudge)
         yield judge
 
@@ -318,7 +320,7 @@ async def test_a_connection_lost_after_the_request_may_be_billed_and_one_never_m
         async with judge_at(server) as judge:
             await judge.judge(make_group())
         assert judge.budget.spent > 0
-    async with open_judge(judge_settings(server.base_url), None, "run-1", retry=AT_ONCE) as nowhere:
+    async with open_judge(judge_settings(server.base_url), SECRETS, None, "run-1", retry=AT_ONCE) as nowhere:
         assert isinstance(nowhere, LlmJudge)
         await nowhere.judge(make_group())
         assert nowhere.budget.spent == 0
@@ -342,7 +344,7 @@ async def test_a_call_that_is_given_up_is_recorded_as_one_that_may_be_billed() -
 async def test_a_user_and_password_in_the_address_are_sent_and_not_shown() -> None:
     with JudgeServer() as server:
         address = server.base_url.replace("http://", "http://judge:p%40ss@")
-        async with open_judge(judge_settings(address, judge_orders=1), None, "run-1", retry=AT_ONCE) as judge:
+        async with open_judge(judge_settings(address, judge_orders=1), SECRETS, None, "run-1", retry=AT_ONCE) as judge:
             assert scores(await judge.judge(make_group())) == EXPECTED
             assert isinstance(judge, LlmJudge)
             assert "p@ss" not in judge.endpoint.label

@@ -19,7 +19,7 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.quality import Reason
 from tests.builders import NOW, hours_before, insert_window
-from tests.builders_judge import AT_ONCE, judge_settings, make_group
+from tests.builders_judge import AT_ONCE, SECRETS, judge_settings, make_group
 from tests.fakes import judge_server as fake
 from tests.fakes.judge_server import JudgeServer
 from trainer.judge.open import open_judge
@@ -35,7 +35,7 @@ async def judge_at(
     server: JudgeServer, database: Database, run_id: str = "run-1", *, lease: float = 30, **changes: Any
 ) -> AsyncIterator[LlmJudge]:
     settings = judge_settings(server.base_url, **changes)
-    opened = open_judge(settings, database, run_id, retry=AT_ONCE, lease=timedelta(seconds=lease))
+    opened = open_judge(settings, SECRETS, database, run_id, retry=AT_ONCE, lease=timedelta(seconds=lease))
     async with opened as judge:
         assert isinstance(judge, LlmJudge)
         yield judge

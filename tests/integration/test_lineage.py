@@ -18,7 +18,6 @@ from tests.builders_evaluation import make_evaluation
 from tests.builders_ledger import make_record
 from trainer.cli import lineage as lineage_command
 from trainer.evidence import WindowFigures
-from trainer.inference.serving import Serving
 from trainer.judge.outcome import IDENTITY
 from trainer.ledger.evaluations import save
 from trainer.ledger.lineage import walk_back, walk_forward
@@ -27,7 +26,7 @@ from trainer.ledger.runs import Ledger
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import JudgedTrajectory, Judgement, JudgeQuestion, open_verdicts
 from trainer.promote.publish import publish
-from trainer.types import Checkpoint, Group, PlannedGroup, PlannedWindow, Release, RunPlan, StepResult
+from trainer.types import Checkpoint, Group, PlannedGroup, PlannedWindow, RunPlan, Serving, StepResult
 
 NEXT = hours_before(number=3)[0]
 
@@ -68,7 +67,7 @@ async def trained(database: Database) -> Database:
                 for one in group.verdicts
             )
             asked = Group(group.group_id, group.window_id, (make_trajectory(),), MarketOutcomes())
-            key = JudgeQuestion(group.verdict_key, step, asked, IDENTITY)
+            key = JudgeQuestion(group.verdict_key, step, asked.window_id, asked.group_id, IDENTITY)
             await verdicts.store(key, Judgement(judged, prompt_hash=f"prompt-{step}"))
             await ledger.batch_prepared(lock, record)
             point = Checkpoint("hindsight", step, "tiny", "fake", f"/checkpoints/{step:04}")
@@ -132,7 +131,7 @@ async def test_a_window_is_followed_to_what_it_trained_and_what_agents_use(train
     assert (step.checkpoint.step, step.trajectories, step.later_steps, step.state) == (1, 3, 1, None)
     assert story.excluded == {"dropout": 1}
     point = Checkpoint("hindsight", 2, "tiny", "fake", "/checkpoints/0002")
-    await publish(trained, tmp_path, Release(point), Serving("http://127.0.0.1:1/v1", point.name), reason="better")
+    await publish(trained, tmp_path, point.as_release(), Serving("http://127.0.0.1:1/v1", point.name), reason="better")
     [step] = (await walk_forward(trained, WINDOW, 0.1)).trained
     assert step.state == "serving", "what agents use builds on it"
 

@@ -18,7 +18,9 @@ from tests.builders_art import judged_batch, prepared_batch
 from tests.fakes import unsloth_service
 from tests.fakes.unsloth_service import UnslothService, write_adapter
 from tests.tiny_model import shared_tiny_model
-from trainer.config.sections import TrainSettings
+from trainer.config.commands import TrainSettings
+from trainer.config.settings import settings_from
+from trainer.run.train import trainee_of
 from trainer.train.backends.adapter_files import is_whole
 from trainer.train.backends.local import LocalBackend
 
@@ -40,10 +42,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def opened(home: Path, base_model: Path, **changes: object) -> AsyncIterator[LocalBackend]:
-    settings = TrainSettings.model_validate(
-        {"home": home, "base_model": str(base_model), "backend": "local", **changes}
-    )
-    backend = LocalBackend(settings, in_process=True)
+    settings = settings_from(TrainSettings, home=home, base_model=str(base_model), backend="local", **changes)
+    backend = LocalBackend(trainee_of(settings), in_process=True)
     await backend.open()
     try:
         yield backend

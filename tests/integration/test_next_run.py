@@ -12,7 +12,7 @@ from data_bridge.errors import Interrupted, NotEnoughData
 from tests.builders import hours_before, insert_window
 from tests.builders_run import World
 from tests.fakes.training_backend import FakeBackend
-from trainer.run.log_training import plan_log, summary_of
+from trainer.run.train import plan_log, summary_of
 
 FIRST, LATER = hours_before(number=7)[:4], hours_before(number=7)[4:]
 

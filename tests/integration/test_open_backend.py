@@ -8,11 +8,15 @@ import pytest
 from pydantic import SecretStr
 
 from tests.builders_art import judged_batch
+from tests.builders_training import opened_backend
 from tests.fakes.wandb_server import wandb_server
 from tests.tiny_model import shared_tiny_model
-from trainer.config.sections import TrainSettings
-from trainer.inference.serving import serving
-from trainer.train.backends.choose import choose_backend, open_backend
+from trainer.config.commands import TrainSettings
+from trainer.config.settings import settings_from
+from trainer.train.backends.choose import choose_backend
+from trainer.types import Checkpoint
+
+serving = Checkpoint.served_at
 
 
 async def ignore(receipt: str) -> None:
@@ -21,8 +25,8 @@ async def ignore(receipt: str) -> None:
 
 async def test_the_cpu_backend_comes_opened(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     base_model = str(shared_tiny_model(tmp_path_factory))
-    settings = TrainSettings(home=tmp_path / "home", base_model=base_model, backend="cpu", threads=1)
-    async with open_backend(settings) as backend:
+    settings = settings_from(TrainSettings, home=tmp_path / "home", base_model=base_model, backend="cpu", threads=1)
+    async with opened_backend(settings) as backend:
         assert (backend.name, await backend.current_step()) == ("cpu", 0)
 
 
@@ -30,12 +34,13 @@ async def test_a_serverless_checkpoint_answers_where_its_agents_are_told_to_ask(
     from openai import AsyncOpenAI
 
     with wandb_server() as server:
-        settings = TrainSettings(home=tmp_path, wandb_api_key=SecretStr(server.key), wandb_base_url=server.url)
-        assert choose_backend(settings).name == "serverless"
-        async with open_backend(settings) as backend:
+        key = SecretStr(server.key)
+        settings = settings_from(TrainSettings, home=tmp_path, wandb_api_key=key, wandb_base_url=server.url)
+        assert choose_backend(settings.backend, settings.model, key).name == "serverless"
+        async with opened_backend(settings) as backend:
             prepared = await backend.prepare(judged_batch(logged_tokens=True))
             checkpoint = (await backend.train(prepared, on_submitted=ignore)).checkpoint
-        where = serving(checkpoint, settings)
+        where = serving(checkpoint, settings.promotion)
         async with AsyncOpenAI(base_url=where.base_url, api_key=server.key) as client:
             reply = await client.chat.completions.create(
                 model=where.model, messages=[{"role": "user", "content": "What do you do?"}], logprobs=True

@@ -17,16 +17,14 @@ from data_bridge.errors import ConfigurationError, NotEnoughData
 from tests.builders import insert_window
 from tests.builders_evaluation import make_checkpoint, make_evaluation
 from tests.builders_promotion import insert_checkpoint
-from trainer.inference.serving import Serving
 from trainer.ledger.checkpoints import list_checkpoints
 from trainer.ledger.evaluations import save
 from trainer.ledger.model_lock import hold
-from trainer.ledger.pointer import Pointer, read_from_database, read_pointer, sync
-from trainer.ledger.releases import history, move_promotion, serving
+from trainer.ledger.releases import Pointer, history, move_promotion, read_from_database, read_pointer, serving, sync
 from trainer.ledger.states import PROMOTION_TRANSITIONS, PromotionKind, PromotionState
 from trainer.promote import publish as publishing
 from trainer.promote.publish import IncumbentChanged, canary_agents, end_canary, finish_canary, publish, roll_back
-from trainer.types import Checkpoint, Release
+from trainer.types import Checkpoint, Serving
 
 
 def _at(checkpoint: Checkpoint) -> Serving:
@@ -34,7 +32,7 @@ def _at(checkpoint: Checkpoint) -> Serving:
 
 
 async def _publish(database: Database, home: Path, checkpoint: Checkpoint, **more: Any) -> Any:
-    return await publish(database, home, Release(checkpoint), _at(checkpoint), reason="better", **more)
+    return await publish(database, home, checkpoint.as_release(), _at(checkpoint), reason="better", **more)
 
 
 async def _on_this_host(database: Database, home: Path, step: int) -> Checkpoint:
@@ -52,7 +50,7 @@ async def test_a_promoted_checkpoint_is_what_the_game_the_ledger_and_the_file_na
 ) -> None:
     first, second = await insert_checkpoint(database, 1), await insert_checkpoint(database, 2)
     await _publish(database, tmp_path, first)
-    evaluation = replace(make_evaluation(2), incumbent=Release(first))
+    evaluation = replace(make_evaluation(2), incumbent=first.as_release())
     await save(database, evaluation)
 
     promotion = await _publish(database, tmp_path, second, evaluation=evaluation)
@@ -237,7 +235,7 @@ async def test_evidence_against_anything_but_what_the_agents_use_now_promotes_no
 ) -> None:
     points = [await insert_checkpoint(database, step) for step in (1, 2, 3)]
     await _publish(database, tmp_path, points[1])
-    evaluation = replace(make_evaluation(3), incumbent=None if compared_with is None else Release(compared_with))
+    evaluation = replace(make_evaluation(3), incumbent=None if compared_with is None else compared_with.as_release())
     await save(database, evaluation)
     with pytest.raises(IncumbentChanged, match="it is hindsight@step2 now: evaluate hindsight@step3 again"):
         await _publish(database, tmp_path, points[2], evaluation=evaluation)

@@ -19,14 +19,13 @@ from tests.builders_report import HELD_OUT
 from tests.builders_report_run import HOSTILE, JUDGE, RUN, WINDOWS, RecordedRun, checkpoint, record_run
 from trainer.cli.report import main
 from trainer.evidence import Evaluation
-from trainer.inference.serving import Serving
 from trainer.ledger.evaluations import save
 from trainer.ledger.read.run_facts import gather, newest_run
 from trainer.ledger.read.types import DayFacts
 from trainer.promote.publish import publish, roll_back
 from trainer.report.page import render
 from trainer.report.verdict import headline
-from trainer.types import Release
+from trainer.types import Serving
 
 
 @pytest.fixture
@@ -222,7 +221,7 @@ async def test_the_evidence_of_a_promotion_comes_before_the_run_s_own(
     again = await _compare_by_hand(database, 1)
     at = Serving("http://127.0.0.1:8808/v1", "hindsight@step1")
     await publish(
-        database, tmp_path, Release(checkpoint(1)), at, reason="better after all", evaluation=again, forced=True
+        database, tmp_path, checkpoint(1).as_release(), at, reason="better after all", evaluation=again, forced=True
     )
     facts = await gather(database, RUN)
     assert headline(facts) == "hindsight@step1 was promoted by force"

@@ -12,12 +12,11 @@ from tests.builders import insert_window
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.training_backend import FakeBackend
 from trainer.inference.checkpoints import CheckpointStore, StoredStep
-from trainer.inference.serving import Serving
 from trainer.ledger.checkpoints import list_checkpoints
 from trainer.promote.publish import publish, roll_back
 from trainer.promote.retention import remove_old_checkpoints
 from trainer.train.backends.adapter_files import remove_steps
-from trainer.types import Checkpoint, Release
+from trainer.types import Checkpoint, Serving
 
 
 def _at(checkpoint: Checkpoint) -> Serving:
@@ -42,9 +41,9 @@ def _on_disk(backend: FakeBackend) -> list[int]:
 async def test_the_newest_and_all_that_agents_used_or_try_stay(database: Database, tmp_path: Path) -> None:
     await insert_window(database.pool, agents=4)
     backend, points = await _trained(database, tmp_path, 8)
-    await publish(database, tmp_path, Release(points[0]), _at(points[0]), reason="first")
-    await publish(database, tmp_path, Release(points[2]), _at(points[2]), reason="better")
-    await publish(database, tmp_path, Release(points[4]), _at(points[4]), reason="on trial", canary=0.5)
+    await publish(database, tmp_path, points[0].as_release(), _at(points[0]), reason="first")
+    await publish(database, tmp_path, points[2].as_release(), _at(points[2]), reason="better")
+    await publish(database, tmp_path, points[4].as_release(), _at(points[4]), reason="on trial", canary=0.5)
 
     assert await remove_old_checkpoints(database, backend, "hindsight", keep=2) == [2, 4, 6]
     assert _on_disk(backend) == [1, 3, 5, 7, 8]

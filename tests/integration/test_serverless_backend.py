@@ -24,7 +24,9 @@ from data_bridge.quality import Reason
 from tests.builders_art import judged_batch, prepared_batch
 from tests.fakes.wandb_server import DROP, DROP_AFTER, Fault, WandbServer, wandb_server
 from tests.tiny_model import shared_tiny_model
-from trainer.config.sections import TrainSettings
+from trainer.config.commands import TrainSettings
+from trainer.config.settings import settings_from
+from trainer.run.train import trainee_of
 from trainer.train.backends.art_interface import import_art
 from trainer.train.backends.remote_job import Pace, Receipt
 from trainer.train.backends.serverless import ServerlessBackend
@@ -57,7 +59,7 @@ def server() -> Iterator[WandbServer]:
         yield running
 
 
-def settings_for(server: WandbServer, **changes: object) -> TrainSettings:
+def backend_for(server: WandbServer, pace: Pace | None = PACE, **changes: object) -> ServerlessBackend:
     values: dict[str, object] = {
         "wandb_api_key": SecretStr(server.key),
         "wandb_base_url": server.url,
@@ -65,12 +67,14 @@ def settings_for(server: WandbServer, **changes: object) -> TrainSettings:
         "backend": "serverless",
         "remote_deadline": timedelta(seconds=60),
     }
-    return TrainSettings.model_validate({**values, **changes})
+    settings = settings_from(TrainSettings, **(values | changes))
+    address, key = settings.promotion.wandb_base_url, settings.secrets.wandb_api_key
+    return ServerlessBackend(trainee_of(settings), settings.backend, address, key, pace)
 
 
 @asynccontextmanager
 async def opened(server: WandbServer, pace: Pace = PACE, **changes: object) -> AsyncIterator[ServerlessBackend]:
-    backend = ServerlessBackend(settings_for(server, **changes), pace)
+    backend = backend_for(server, pace, **changes)
     await backend.open()
     try:
         yield backend
@@ -173,7 +177,7 @@ async def test_without_a_tokenizer_mere_text_is_left_out_with_its_reason(server:
 
 
 async def test_a_refused_key_is_one_sentence_without_the_key(server: WandbServer) -> None:
-    wrong = ServerlessBackend(settings_for(server, wandb_api_key=SecretStr("wrong-key-1234")), PACE)
+    wrong = backend_for(server, wandb_api_key=SecretStr("wrong-key-1234"))
     with pytest.raises(ConfigurationError, match="WANDB_API_KEY was refused") as refused:
         await wrong.open()
     assert "wrong-key-1234" not in str(refused.value)
@@ -477,11 +481,11 @@ async def test_a_model_of_another_base_is_not_trained_on(server: WandbServer) ->
     async with opened(server, base_model="Qwen/Qwen3-30B-A3B-Instruct-2507"):
         pass
     with pytest.raises(ConfigurationError, match="was trained from Qwen/Qwen3-30B"):
-        await ServerlessBackend(settings_for(server), PACE).open()
+        await backend_for(server).open()
 
 
 def test_settings_that_the_server_cannot_follow_are_refused(server: WandbServer) -> None:
     with pytest.raises(ConfigurationError, match="--kl"):
-        ServerlessBackend(settings_for(server, kl=0.1))
+        backend_for(server, None, kl=0.1)
     with pytest.raises(ConfigurationError, match="WANDB_API_KEY is not set"):
-        ServerlessBackend(settings_for(server, wandb_api_key=None))
+        backend_for(server, None, wandb_api_key=None)

@@ -28,13 +28,12 @@ from starlette.applications import Starlette
 from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
 from tests.tiny_model import tiny_model_directory
+from trainer.inference.chat_models import Engine
 from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
-from trainer.inference.engine import Engine
-from trainer.inference.serving import Serving
 from trainer.promote.publish import publish, roll_back
 from trainer.serve.app import make_app
 from trainer.serve.checkpoints import OnText, ServedCheckpoints
-from trainer.types import Completion, Release
+from trainer.types import Completion, Serving
 
 KEY = "serve-key-for-tests"
 ASK: list[Any] = [{"role": "user", "content": "$COIN 100.00\nNews: $COIN wins a record order"}]
@@ -190,7 +189,7 @@ async def test_promotions_and_rollbacks_under_load_fail_no_request_and_every_ans
             await until("hindsight@step0")
             for step in (1, 2):
                 endpoint = Serving(url, f"hindsight@step{step}")
-                await publish(database, tmp_path, Release(steps[step]), endpoint, reason="better")
+                await publish(database, tmp_path, steps[step].as_release(), endpoint, reason="better")
                 await until(f"hindsight@step{step}")
             await roll_back(
                 database,

@@ -30,10 +30,9 @@ from data_bridge.models import (
 )
 from data_bridge.quality import Reason
 from tests.builders import WINDOW, make_action, make_call, make_step, make_trajectory
-from tests.builders_training import IDENTITY, judged, make_batch, replying
-from trainer.config.sections import TrainingSettings
+from tests.builders_training import IDENTITY, judged, make_batch, make_trainee, replying
 from trainer.train.backends.prepare import prepare
-from trainer.train.credit import advantages
+from trainer.train.selection import advantages
 from trainer.types import Group, JudgedGroup, Verdict
 
 RULES = ConversionRules("hindsight", policy_step=3)
@@ -210,7 +209,7 @@ async def test_groups_that_teach_nothing_are_counted_member_by_member() -> None:
         ),
         judged([replying("g", "BUY"), replying("h", "SELL")], [0.51, 0.5], group_id="narrow"),
     )
-    prepared = await prepare(batch, TrainingSettings(), scorer=FixedScorer(), min_spread=0.02)
+    prepared = await prepare(batch, make_trainee(min_spread=0.02), scorer=FixedScorer())
     reasons = {exclusion.agent_id: exclusion.reason for exclusion in prepared.exclusions}
     assert reasons == {
         "a": Reason.NO_SPREAD,
@@ -226,7 +225,7 @@ async def test_groups_that_teach_nothing_are_counted_member_by_member() -> None:
 
 async def test_a_member_that_cannot_be_trained_still_counts_towards_the_mean() -> None:
     group = judged([replying("a", "BUY"), replying("b", "SELL", model="gpt-9"), replying("c", "HOLD")], [0.9, 0.0, 0.3])
-    prepared = await prepare(make_batch(group), TrainingSettings(), scorer=FixedScorer())
+    prepared = await prepare(make_batch(group), make_trainee(min_spread=0.0), scorer=FixedScorer())
     assert [exclusion.agent_id for exclusion in prepared.exclusions] == ["b"]
     rewards = [trajectory.reward for trajectory in prepared.groups[0]]
     assert advantages(rewards) == pytest.approx([0.5, -0.4, -0.1])
@@ -312,7 +311,7 @@ async def test_nothing_that_is_known_only_afterwards_is_tokenised(tmp_path_facto
         assert call.completion_logprobs is not None
         call.completion_token_ids[:] = ids
         call.completion_logprobs[:] = [-1.0] * len(ids)
-    prepared = await prepare(make_batch(group, policy_step=3), TrainingSettings())
+    prepared = await prepare(make_batch(group, policy_step=3), make_trainee(min_spread=0.0))
     results = list(
         tokenize_trajectory_groups(
             tokenizer, prepared.groups, allow_training_without_logprobs=False, scale_rewards=False
@@ -332,7 +331,7 @@ async def test_nothing_that_is_known_only_afterwards_is_tokenised(tmp_path_facto
 
 async def test_what_is_sent_to_a_remote_trainer_holds_nothing_of_the_aftermath_but_the_reward() -> None:
     group, marks, seen = leaky_group()
-    prepared = await prepare(make_batch(group, policy_step=3), TrainingSettings())
+    prepared = await prepare(make_batch(group, policy_step=3), make_trainee(min_spread=0.0))
     sent = json.dumps([json.loads(member.model_dump_json(exclude={"reward"})) for member in prepared.groups[0]])
     assert [mark for mark in marks if mark in sent] == []
     assert all(mark in sent for mark in seen)

@@ -20,12 +20,14 @@ from tests.builders_evaluation import (
     make_checkpoint,
     up_or_down_windows,
 )
-from trainer.evaluate.blind_trial import LoggedPolicy, ModelPolicy, Plan, Policy, compare_policies
+from trainer.evaluate.blind_trial import LoggedPolicy, ModelPolicy, compare_policies
+from trainer.evaluate.comparison import Contestant as Policy
+from trainer.evaluate.comparison import TrialPlan as Plan
+from trainer.evaluate.comparison import summarise
 from trainer.evaluate.decision_points import DecisionPoint, alias_of, decision_points, with_reply
-from trainer.evaluate.evaluation import summarise
 from trainer.evidence import Role, from_json, to_json
 from trainer.judge.outcome import OutcomeJudge
-from trainer.types import Completion, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Release, Verdict
+from trainer.types import Completion, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
 READER = JudgeIdentity("reader", "r", "1", "1", is_llm=True)
 
@@ -83,8 +85,8 @@ async def test_every_policy_is_asked_the_same_questions_and_differences_are_take
         _policies(),
         Plan(samples=4),
         judge,
-        candidate=Release(make_checkpoint(2)),
-        incumbent=Release(make_checkpoint(1)),
+        candidate=make_checkpoint(2).as_release(),
+        incumbent=make_checkpoint(1).as_release(),
     )
     gain = evaluation.score_difference
     assert (round(gain.mean, 6), gain.windows) == (0.7, 10)
@@ -140,7 +142,7 @@ async def test_valid_error_and_blocked_replies_are_told_apart() -> None:
     }
     judge, plan = OutcomeJudge(), Plan(samples=4)
     outcome = await compare_policies(up_or_down_windows(8), policies, judge, plan, UpOrDownReplay())
-    evaluation = summarise(outcome, policies, plan, judge, candidate=Release(make_checkpoint(2)), incumbent=None)
+    evaluation = summarise(outcome, policies, plan, judge, candidate=make_checkpoint(2).as_release(), incumbent=None)
     figures = evaluation.of(Role.CANDIDATE)
     assert figures is not None
     assert figures.valid_rate is not None
@@ -162,7 +164,7 @@ async def test_without_a_replay_an_empty_or_cut_off_reply_is_an_error_and_the_re
     policies = {Role.CANDIDATE: Rambling(["x"], "new"), Role.INCUMBENT: FixedPolicy([" ", "BUY"], "old")}
     judge, plan = ReadingJudge(), Plan(samples=2)
     outcome = await compare_policies(up_or_down_windows(8), policies, judge, plan)
-    evaluation = summarise(outcome, policies, plan, judge, candidate=Release(make_checkpoint(2)), incumbent=None)
+    evaluation = summarise(outcome, policies, plan, judge, candidate=make_checkpoint(2).as_release(), incumbent=None)
     for role in (Role.CANDIDATE, Role.INCUMBENT):
         figures = evaluation.of(role)
         assert figures is not None
@@ -284,7 +286,7 @@ async def test_a_skilled_policy_shows_in_money_and_in_score() -> None:
     judge, plan = OutcomeJudge(), Plan(samples=4)
     outcome = await compare_policies(up_or_down_windows(24), policies, judge, plan, UpOrDownReplay())
     comparison = summarise(
-        outcome, policies, plan, judge, candidate=Release(make_checkpoint(2)), incumbent=None
+        outcome, policies, plan, judge, candidate=make_checkpoint(2).as_release(), incumbent=None
     ).comparisons[0]
     assert comparison.score_difference.low is not None
     assert comparison.score_difference.low > 0.1

@@ -11,13 +11,17 @@ import pytest
 from pydantic import SecretStr
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.sections import BackendSettings, TrainingSettings, TrainSettings
-from trainer.inference.serving import Serving, serving
+from tests.builders_training import opened_backend
+from trainer.config.commands import TrainSettings
+from trainer.config.settings import settings_from
+from trainer.config.training import AddressSettings, BackendSettings, ModelSettings, TrainingSettings
 from trainer.train.backends import choose
 from trainer.train.backends import choose as gpu
 from trainer.train.backends.art_interface import learning_rate_of, local_arguments, serverless_arguments
-from trainer.train.backends.choose import choose_backend, open_backend
-from trainer.types import Checkpoint
+from trainer.train.backends.choose import choose_backend
+from trainer.types import Checkpoint, Serving
+
+serving = Checkpoint.served_at
 
 KEY = SecretStr("a-wandb-key")
 
@@ -34,19 +38,19 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("a_gpu")
 def test_a_wandb_key_comes_before_a_gpu() -> None:
-    choice = choose_backend(BackendSettings(wandb_api_key=KEY))
+    choice = choose_backend(BackendSettings(), ModelSettings(), KEY)
     assert str(choice) == "serverless (WANDB_API_KEY is set), training OpenPipe/Qwen3-14B-Instruct"
 
 
 @pytest.mark.usefixtures("a_gpu")
 def test_a_gpu_comes_before_the_cpu() -> None:
-    assert choose_backend(BackendSettings()).name == "local"
+    assert choose_backend(BackendSettings(), ModelSettings(), None).name == "local"
 
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("key", [None, SecretStr("")])
 def test_with_neither_it_is_the_cpu_and_the_embedded_model(key: SecretStr | None) -> None:
-    choice = choose_backend(BackendSettings(wandb_api_key=key))
+    choice = choose_backend(BackendSettings(), ModelSettings(), key)
     assert (choice.name, choice.base_model) == ("cpu", "smollm2-135m-instruct")
     assert choice.reason == "no WANDB_API_KEY, and there is no NVIDIA GPU on this machine"
 
@@ -54,26 +58,27 @@ def test_with_neither_it_is_the_cpu_and_the_embedded_model(key: SecretStr | None
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cpu", "local", "serverless"])
 def test_what_was_asked_for_is_taken_whatever_there_is(name: str) -> None:
-    choice = choose_backend(BackendSettings.model_validate({"backend": name, "wandb_api_key": KEY}))
+    choice = choose_backend(BackendSettings.model_validate({"backend": name}), ModelSettings(), KEY)
     assert (choice.name, choice.reason) == (name, f"--backend {name}")
 
 
 @pytest.mark.parametrize("name", ["cpu", "local", "serverless"])
 def test_a_base_model_that_was_set_is_never_replaced(name: str) -> None:
-    settings = BackendSettings.model_validate({"backend": name, "base_model": "smollm2-135m-instruct"})
-    assert choose_backend(settings).base_model == "smollm2-135m-instruct"
+    settings = BackendSettings.model_validate({"backend": name})
+    model = ModelSettings(base_model="smollm2-135m-instruct")
+    assert choose_backend(settings, model, None).base_model == "smollm2-135m-instruct"
 
 
 async def test_local_without_a_gpu_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigurationError, match="--backend local cannot be used: there is no NVIDIA GPU"):
-        async with open_backend(TrainSettings(backend="local", home=tmp_path)):
+        async with opened_backend(settings_from(TrainSettings, backend="local", home=tmp_path)):
             pass
 
 
 async def test_serverless_without_a_key_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="WANDB_API_KEY is not set"):
-        async with open_backend(TrainSettings(backend="serverless", home=tmp_path)):
+        async with opened_backend(settings_from(TrainSettings, backend="serverless", home=tmp_path)):
             pass
 
 
@@ -139,9 +144,9 @@ def test_a_hidden_gpu_is_none(machine: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_choosing_imports_neither_torch_nor_art() -> None:
     program = (
         "import sys; from trainer.train.backends.choose import choose_backend;"
-        "from trainer.config.sections import BackendSettings;"
-        "from trainer.inference.serving import serving;"
-        "choose_backend(BackendSettings());"
+        "from trainer.config.training import BackendSettings, ModelSettings;"
+        "from trainer.types import Serving;"
+        "choose_backend(BackendSettings(), ModelSettings(), None);"
         "print(sorted({'torch', 'art', 'openai', 'transformers'} & set(sys.modules)))"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -169,7 +174,7 @@ def test_rewards_are_not_scaled_unless_asked() -> None:
 
 
 def test_a_serverless_checkpoint_is_served_by_wandb_and_the_others_at_our_url() -> None:
-    settings = TrainSettings(serve_url="http://models.example/v1")
+    settings = AddressSettings(serve_url="http://models.example/v1")
     location = "wandb-artifact:///team/game/hindsight:step3"
     remote = Checkpoint("hindsight", 3, "OpenPipe/Qwen3-14B-Instruct", "serverless", location)
     assert serving(remote, settings) == Serving("https://api.training.wandb.ai/v1", location)

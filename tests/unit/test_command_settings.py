@@ -8,23 +8,62 @@ from pathlib import Path
 
 import pytest
 
-from tests.settings_read import commands, settings_read_by
-from trainer.config.commands import CertifySettings, all_variables
+from tests.settings_read import commands, reads_from, settings_read_by
+from tests.source_types import FOLDERS, Definition
+from trainer.config.commands import all_variables
+from trainer.config.data_commands import CertifySettings
+from trainer.config.settings import sections_of, settings_from
 from trainer.config.sources import load
-
-READ_OTHERWISE = {"debug"}
-"""``--debug`` is read by ``run_command`` around every command, with ``getattr``."""
+from trainer.config.training import AddressSettings, GateSettings, PromotionSettings
 
 
 @pytest.mark.parametrize("command", commands())
 def test_a_command_offers_no_flag_that_its_code_does_not_read(command: str) -> None:
-    assert set(commands()[command].model_fields) - settings_read_by(command) - READ_OTHERWISE == set()
+    read = settings_read_by(command)
+    unread = {name: read.unread(section) for name, section in sections_of(commands()[command]).items()}
+    assert set().union(*unread.values()) == set()
 
 
 def test_the_scan_tells_what_is_read_from_what_is_not() -> None:
-    promote = settings_read_by("promote")
+    promote = settings_read_by("promote").names
     assert {"min_gain", "canary", "serve_url", "until"} <= promote
     assert not {"promote", "eval_samples", "base_model", "lookback"} & promote
+
+
+PLANTED = """
+from trainer.config.commands import PromoteSettings
+from trainer.config.training import AddressSettings, GateSettings
+
+
+def main(settings: PromoteSettings) -> None:
+    promotion = settings.promotion
+    Stage(settings.gate).work()
+    promotion.canary, there(promotion)
+
+
+def there(addresses: AddressSettings) -> str:
+    return addresses.serve_url
+
+
+class Stage:
+    def __init__(self, limits: GateSettings) -> None:
+        self._limits = limits
+
+    def work(self, max_error_rate: str = "max_length_ratio") -> float:
+        max_error_rate.max_safety_blocks
+        return self._limits.min_gain + self._limits.model_copy().max_kl
+"""
+
+
+def test_the_scan_follows_sections_and_finds_what_nothing_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted.py").write_text(PLANTED)
+    monkeypatch.setattr("tests.source_types.FOLDERS", (*FOLDERS, tmp_path))
+    read = reads_from(Definition("planted", "main"))
+    assert read.unread(GateSettings) == {"max_error_rate", "max_safety_blocks", "max_length_ratio"}
+    assert read.unread(PromotionSettings) == {"wandb_base_url"}
+    assert reads_from(Definition("planted", "Stage")).unread(AddressSettings) == {"serve_url", "wandb_base_url"}
 
 
 @pytest.mark.parametrize("command", commands())
@@ -59,7 +98,7 @@ def test_what_the_calendar_does_not_hold_is_a_wrong_setting_and_no_fault_of_ours
 
 
 def test_the_examination_decides_in_how_many_orders_it_asks() -> None:
-    settings = CertifySettings(judge_model="judge", judge_timeout=timedelta(minutes=3), max_cost=3.0)
-    judge = settings.judge_asked_in(orders=1)
-    assert (judge.judge_model, judge.judge_timeout, judge.max_cost) == ("judge", settings.judge_timeout, 3.0)
-    assert (judge.judge_orders, settings.judge_asked_in(2).judge_orders) == (1, 2)
+    settings = settings_from(CertifySettings, judge_model="judge", judge_timeout=timedelta(minutes=3), max_cost=3.0)
+    judge = settings.judge.asked_in(orders=1)
+    assert (judge.judge_model, judge.judge_timeout, judge.max_cost) == ("judge", settings.judge.judge_timeout, 3.0)
+    assert (judge.judge_orders, settings.judge.asked_in(2).judge_orders) == (1, 2)

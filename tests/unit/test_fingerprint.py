@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainer.config.sections import TrainSettings
+from trainer.config.commands import TrainSettings
+from trainer.config.settings import settings_from
 from trainer.run.session import fingerprint
 
 
@@ -25,9 +26,9 @@ from trainer.run.session import fingerprint
     ids=lambda changed: next(iter(changed)),
 )
 def test_a_run_that_plays_or_judges_otherwise_is_another_run(changed: dict[str, Any]) -> None:
-    assert fingerprint(TrainSettings(**changed)) != fingerprint(TrainSettings())
+    assert fingerprint(settings_from(TrainSettings, **changed)) != fingerprint(settings_from(TrainSettings))
 
 
 @pytest.mark.parametrize("changed", [{"iterations": 9}, {"learning_rate": 1e-5}, {"max_steps": 3}, {"max_cost": 2.0}])
 def test_a_run_may_be_taken_up_to_go_on_longer_or_more_slowly(changed: dict[str, Any]) -> None:
-    assert fingerprint(TrainSettings(**changed)) == fingerprint(TrainSettings())
+    assert fingerprint(settings_from(TrainSettings, **changed)) == fingerprint(settings_from(TrainSettings))

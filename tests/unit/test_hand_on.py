@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.config.commands import ScheduleSettings
-from trainer.config.sections import TrainSettings
+from trainer.config.commands import ScheduleSettings, TrainSettings
 from trainer.config.sources import load
 from trainer.schedule.training_process import variables_for
 
@@ -25,5 +24,7 @@ def test_flags_of_the_scheduler_that_the_training_has_too_are_handed_on_and_noth
         "HINDSIGHT_ALLOW_PARTIAL_OUTCOMES",
     }
     heard = load(TrainSettings, [], prog="", description="", environ=variables, dotenv=NO_FILE)
-    for name in ("database_url", "home", "lookback", "min_windows", "allow_partial_outcomes"):
-        assert getattr(heard, name) == getattr(told, name), name
+    assert heard.secrets.database_url == told.secrets.database_url
+    assert heard.common.home == told.common.home
+    for name in ("lookback", "min_windows", "allow_partial_outcomes"):
+        assert getattr(heard.windows, name) == getattr(told.windows, name), name

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from tests.builders_evaluation import SkilledPolicy, UpOrDownReplay, make_checkpoint, up_or_down_windows
-from trainer.evaluate.blind_trial import Plan, compare_policies
-from trainer.evaluate.evaluation import summarise
-from trainer.evidence import Role
+from trainer.config.training import GateSettings
+from trainer.evaluate.blind_trial import compare_policies
+from trainer.evaluate.comparison import TrialPlan as Plan
+from trainer.evaluate.comparison import summarise
+from trainer.evidence import Role, Ruling
 from trainer.judge.outcome import OutcomeJudge
-from trainer.promote.gate import Evidence, Limits, Ruling, decide, evidence_of
+from trainer.promote.gate import Evidence, decide, evidence_of
 from trainer.statistics.intervals import mean_interval
-from trainer.types import Release
 
 COMPARISONS = 200
 PLAN = Plan(points_per_window=1, samples=2)
@@ -34,9 +35,14 @@ async def _rulings(candidate: float, incumbent: float, *, windows: int = 17) -> 
         held_out = up_or_down_windows(windows, seed=trial, agents=1)
         outcome = await compare_policies(held_out, policies, judge, PLAN, UpOrDownReplay())
         evaluation = summarise(
-            outcome, policies, PLAN, judge, candidate=Release(make_checkpoint(2)), incumbent=Release(make_checkpoint(1))
+            outcome,
+            policies,
+            PLAN,
+            judge,
+            candidate=make_checkpoint(2).as_release(),
+            incumbent=make_checkpoint(1).as_release(),
         )
-        rulings[decide(evidence_of(evaluation), Limits()).ruling] += 1
+        rulings[decide(evidence_of(evaluation), GateSettings()).ruling] += 1
     return rulings
 
 
@@ -58,7 +64,7 @@ async def test_a_worse_model_is_never_promoted() -> None:
 
 def _promoted(differences: np.ndarray, seed: int) -> bool:
     gain = mean_interval(differences, seed=seed)
-    return decide(Evidence(gain, 0.0, 0.0, 1.0, None), Limits()).ruling is Ruling.PROMOTE
+    return decide(Evidence(gain, 0.0, 0.0, 1.0, None), GateSettings()).ruling is Ruling.PROMOTE
 
 
 @pytest.mark.parametrize("windows", [6, 15, 40])

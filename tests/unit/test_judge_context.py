@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from data_bridge.models import AgentTrajectory, MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from tests.builders_judge import agent, make_group
-from trainer.judge.prompt import OverContext, fit, load_rubric, orders, parse_rubric, prompt, shorten, water_level
+from trainer.judge.prompt import FittedGroup, OverContext, fit, load_rubric, orders, parse_rubric, shorten, water_level
 from trainer.judge.text import clean, count_tokens, encode, thirds
 from trainer.judge.view import NEWS_SHOWN, view_of
 from trainer.types import Group, JudgeIdentity
 
+prompt = FittedGroup.prompt
 RUBRIC = load_rubric("trading")
 IDENTITY = JudgeIdentity("judge", "trading", "1", "1", True)
 

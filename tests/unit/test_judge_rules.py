@@ -14,8 +14,8 @@ import pytest
 
 from data_bridge.errors import ConfigurationError, JudgeError
 from data_bridge.quality import Reason
-from tests.builders_judge import judge_settings, make_group
-from trainer.config.sections import JudgeSettings
+from tests.builders_judge import SECRETS, judge_settings, make_group
+from trainer.config.sections import JudgeSecrets, JudgeSettings
 from trainer.judge import cost
 from trainer.judge.client import Dialect, Structure, retry_after_of
 from trainer.judge.cost import Price, estimate, price_of
@@ -85,16 +85,16 @@ def test_the_estimate_of_nothing_names_the_judge_that_would_have_judged() -> Non
 @pytest.mark.parametrize("url", ["api.example.com/v1", "ftp://judge/v1", "http://", "http://[::1/v1"])
 def test_an_endpoint_that_is_no_address_is_refused_before_anything_is_asked(url: str) -> None:
     with pytest.raises(ConfigurationError, match="JUDGE_BASE_URL"):
-        refuse_unusable(judge_settings(url))
+        refuse_unusable(judge_settings(url), SECRETS)
 
 
 def test_what_the_judge_lacks_is_refused_before_anything_is_opened() -> None:
-    refuse_unusable(judge_settings())
-    refuse_unusable(JudgeSettings(judge="outcome", judge_base_url="nonsense", max_cost=1.0))
+    refuse_unusable(judge_settings(), SECRETS)
+    refuse_unusable(JudgeSettings(judge="outcome", judge_base_url="nonsense", max_cost=1.0), JudgeSecrets())
     with pytest.raises(ConfigurationError, match="--max-cost needs the price"):
-        refuse_unusable(judge_settings(price=None, max_cost=1.0))
+        refuse_unusable(judge_settings(price=None, max_cost=1.0), SECRETS)
     with pytest.raises(ConfigurationError, match="rubric"):
-        refuse_unusable(judge_settings(rubric="/nowhere.md"))
+        refuse_unusable(judge_settings(rubric="/nowhere.md"), SECRETS)
 
 
 # Budget
@@ -282,7 +282,7 @@ def test_a_rubric_is_a_built_in_name_or_a_file(tmp_path: Path) -> None:
 
 
 async def test_without_a_model_the_judge_is_the_offline_one() -> None:
-    async with open_judge(JudgeSettings(), None, "run") as judge:
+    async with open_judge(JudgeSettings(), JudgeSecrets(), None, "run") as judge:
         assert isinstance(judge, OutcomeJudge)
 
 
@@ -295,7 +295,7 @@ def test_an_llm_judge_needs_a_model_and_a_known_kind() -> None:
 
 async def test_openai_needs_a_key() -> None:
     with pytest.raises(ConfigurationError, match="JUDGE_API_KEY"):
-        async with open_judge(JudgeSettings(judge_model="gpt-5-mini"), None, "run"):
+        async with open_judge(JudgeSettings(judge_model="gpt-5-mini"), JudgeSecrets(), None, "run"):
             pass
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.sections import TrainSettings
-from trainer.inference.open import open_chat_model
+from trainer.config.sections import WandbSecrets
+from trainer.config.training import AddressSettings, ModelSettings
+from trainer.inference.chat_models import Access, open_chat_model
 from trainer.types import Checkpoint
 
 
@@ -16,6 +17,8 @@ async def test_a_checkpoint_is_not_asked_on_another_base_model(tmp_path: Path) -
     """It would answer, in other words, and be compared by them."""
     (tmp_path / "adapter_config.json").write_text("{}")
     checkpoint = Checkpoint("hindsight", 3, "another-base", "cpu", str(tmp_path))
+    addresses = AddressSettings()
+    access = Access(tmp_path, ModelSettings(), addresses, WandbSecrets())
     with pytest.raises(ConfigurationError, match="--base-model another-base"):
-        async with open_chat_model(checkpoint, TrainSettings(home=tmp_path)):
+        async with open_chat_model(checkpoint, access, None):
             pass

@@ -11,7 +11,7 @@ import pytest
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import register_secret
 from tests.builders_report import HELD_OUT, evaluation, example, promotion, run_facts, step_facts, window_facts
-from trainer.evidence import Role
+from trainer.evidence import Interval, Role
 from trainer.ledger.read.agreement import order_agreement
 from trainer.ledger.read.trained_pnl import sample
 from trainer.ledger.read.types import DayFacts, RunFacts
@@ -19,7 +19,6 @@ from trainer.ledger.states import PromotionState
 from trainer.report.page import figures_table, render, window_rows, write
 from trainer.report.pictures import day_pictures, training_pictures
 from trainer.report.verdict import headline, notices, tone
-from trainer.statistics.intervals import Interval
 
 
 @pytest.mark.parametrize(

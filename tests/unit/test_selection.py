@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Reason
 from tests.builders_ledger import make_judged
-from trainer.train.credit import most_telling, parse_rule, select
+from trainer.train.selection import most_telling, parse_rule, select
 
 
 @given(scores=st.lists(st.floats(0, 1), min_size=2, max_size=8), number=st.integers(2, 8))

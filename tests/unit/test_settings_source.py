@@ -1,5 +1,8 @@
-"""Settings: precedence, and one sentence that names the setting when it is wrong."""
+"""Settings: precedence, ``run.toml``, and one sentence that names the setting when it is wrong."""
 
+import logging
+import tomllib
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,20 +11,29 @@ import pytest
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
 from tests.env_example import example as written_example
-from trainer.config.commands import all_variables
-from trainer.config.sections import TrainSettings
-from trainer.config.sources import load, public_values
+from trainer.cli import train_mmo
+from trainer.config.commands import COMMANDS, EvaluateSettings, ServeSettings, TrainSettings, all_keys, all_variables
+from trainer.config.settings import PREFIX, C, extra_of, flag_of, has_flag, public_values, settings_of
+from trainer.config.sources import load
+from trainer.train.backends.art_interface import base_model_of, clip_range_of, learning_rate_of
+
+NOWHERE = Path("/nonexistent")
 
 
-def loaded(*argv: str, environ: dict[str, str] | None = None, dotenv: Path = Path("/nonexistent")) -> TrainSettings:
+def loaded(*argv: str, environ: dict[str, str] | None = None, dotenv: Path = NOWHERE) -> TrainSettings:
+    return loaded_as(TrainSettings, argv, environ, dotenv)
+
+
+def loaded_as(cls: type[C], argv: Sequence[str], environ: dict[str, str] | None = None, dotenv: Path = NOWHERE) -> C:
     return load(
-        TrainSettings,
+        cls,
         argv,
         prog="train_mmo.py",
         description="",
         environ=environ or {},
         dotenv=dotenv,
         known_variables=all_variables(),
+        known_keys=all_keys(),
     )
 
 
@@ -30,7 +42,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Pat
     dotenv.write_text("HINDSIGHT_MIN_AGENTS=4\nHINDSIGHT_MAX_GROUP=5\nHINDSIGHT_SEED=6\n")
     environ = {"HINDSIGHT_MIN_AGENTS": "7", "HINDSIGHT_MAX_GROUP": "8"}
     settings = loaded("--min-agents", "9", environ=environ, dotenv=dotenv)
-    assert (settings.min_agents, settings.max_group, settings.seed) == (9, 8, 6)
+    assert (settings.windows.min_agents, settings.groups.max_group, settings.choice.seed) == (9, 8, 6)
 
 
 @pytest.mark.parametrize(
@@ -38,11 +50,11 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Pat
     [("90m", timedelta(minutes=90)), ("1.5h", timedelta(minutes=90)), ("3650d", timedelta(days=3650))],
 )
 def test_a_duration_is_a_number_and_a_unit(written: str, meant: timedelta) -> None:
-    assert loaded("--lookback", written).lookback == meant
+    assert loaded("--lookback", written).windows.lookback == meant
 
 
 def test_an_empty_variable_counts_as_unset() -> None:
-    assert loaded(environ={"DATABASE_URL": "", "HINDSIGHT_DROPOUT": ""}).database_url is None
+    assert loaded(environ={"DATABASE_URL": "", "HINDSIGHT_DROPOUT": ""}).secrets.database_url is None
 
 
 @pytest.mark.parametrize(
@@ -134,8 +146,8 @@ def test_a_key_on_the_command_line_is_refused_and_not_repeated() -> None:
 
 
 def test_a_rule_of_two_words_needs_no_quotes() -> None:
-    assert loaded("--select", "max-variance", "4", "--seed", "1").select == "max-variance 4"
-    assert loaded("--select", "max-variance 4").select == "max-variance 4"
+    assert loaded("--select", "max-variance", "4", "--seed", "1").groups.select == "max-variance 4"
+    assert loaded("--select", "max-variance 4").groups.select == "max-variance 4"
 
 
 def test_an_example_of_a_url_keeps_its_words() -> None:
@@ -144,9 +156,184 @@ def test_an_example_of_a_url_keeps_its_words() -> None:
     assert redact("postgresql://USER:password@HOST/DB") == "postgresql://USER:[secret]@HOST/DB"
 
 
+def former_variables() -> set[str]:
+    """Names of an earlier version, which still work and are not advertised."""
+    former = (extra_of(field, "formerly") for command in COMMANDS for _, _, field in settings_of(command))
+    return {PREFIX + name.upper() for name in former if name}
+
+
 def test_the_example_environment_lists_every_variable_with_its_default_and_breaks_nothing() -> None:
     example = Path(__file__).parents[2] / ".env.example"
     assert example.read_text() == written_example(), "`python -m tests.env_example > .env.example` writes it anew"
     lines = [line for line in example.read_text().splitlines() if line and not line.startswith("#")]
-    assert {line.split("=")[0] for line in lines} == all_variables()
+    assert {line.split("=")[0] for line in lines} == all_variables() - former_variables()
     assert loaded(dotenv=example) == loaded()
+
+
+# run.toml
+
+
+RUN_TOML = """
+[windows]
+lookback = "36h"
+min_agents = 4
+allow_partial_outcomes = true
+
+[groups]
+select = "max-variance 4"
+
+[judge]
+judge_model = "gpt-5-mini"
+max_cost = 2.5
+
+[training]
+learning_rate = 1e-5
+stop_on = ["entropy<0.02", "kl>3"]
+
+[run]
+promote = false
+"""
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_run_toml_and_the_flags_that_it_stands_for_give_the_same_configuration(tmp_path: Path) -> None:
+    flags = ["--lookback", "36h", "--min-agents", "4", "--allow-partial-outcomes", "--select", "max-variance", "4"]
+    flags += ["--judge-model", "gpt-5-mini", "--max-cost", "2.5", "--learning-rate", "1e-5"]
+    flags += ["--stop-on", "entropy<0.02,kl>3", "--no-promote"]
+    from_file, from_flags = loaded("--config", written(tmp_path, RUN_TOML)), loaded(*flags)
+    assert from_file == from_flags
+    assert from_file.model_dump(exclude_unset=True) == from_flags.model_dump(exclude_unset=True)
+    assert public_values(from_file) == public_values(from_flags) != public_values(loaded())
+
+
+def test_a_flag_wins_over_a_variable_over_the_file_over_run_toml_over_the_default(tmp_path: Path) -> None:
+    names = ["min_agents", "min_actions", "max_group", "seed", "min_windows"]
+    config = written(
+        tmp_path, "[windows]\nmin_agents = 5\nmin_actions = 5\n[groups]\nmax_group = 5\n[choice]\nseed = 5\n"
+    )
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("".join(f"HINDSIGHT_{name.upper()}=6\n" for name in names[:3]))
+    environ = {f"HINDSIGHT_{name.upper()}": "7" for name in names[:2]}
+    values = public_values(loaded("--config", config, "--min-agents", "8", environ=environ, dotenv=dotenv))
+    assert [values[name] for name in names] == [8, 7, 6, 5, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[window]\nlookback = '7d'", "[window] is no section of settings (did you mean windows?)"),
+        ("lookback = '7d'", "[lookback] is no section of settings"),
+        ("[windows]\nlokback = '7d'", "windows.lokback is no setting (did you mean lookback?)"),
+        ("[windows]\nmax_group = 4", "windows.max_group is no setting"),
+        ("[secrets]\njudge_api_key = 'sk-12345678'", "judge_api_key is a secret: set JUDGE_API_KEY instead"),
+        ("[secrets]\ndatabase_url = 'sk-12345678'", "database_url is a secret: set DATABASE_URL instead"),
+        ("[secrets]\nserve_key = 'sk-12345678'", "serve_key is a secret: set HINDSIGHT_SERVE_KEY instead"),
+        ("[run]\ndry_run = true", "dry_run is asked for on the command line only"),
+        ("[windows]\nlookback = 'soon'", "windows.lookback (in "),
+        ("[windows]\nmin_agents = 1", "windows.min_agents (in "),
+        ("[windows\n", "is not TOML"),
+    ],
+)
+def test_what_a_run_toml_cannot_hold_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded("--config", written(tmp_path, text))
+    assert sentence in str(caught.value)
+    assert "run.toml" in str(caught.value)
+    assert "sk-12345678" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_toml_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"--config: .*run\.toml cannot be read"):
+        loaded("--config", str(tmp_path / "run.toml"))
+
+
+def test_the_configuration_that_is_saved_holds_no_secret_and_reads_back_to_the_same_settings(tmp_path: Path) -> None:
+    keys = {"WANDB_API_KEY": "very-secret-key-1", "JUDGE_API_KEY": "very-secret-key-2"}
+    environ = {**keys, "DATABASE_URL": "postgres://me:hunter22@db/game", "HINDSIGHT_RETRY_AFTER": "90m"}
+    path = tmp_path / "saved.toml"
+    flags = ["--lookback", "90m", "--select", "max-variance 4", "--dropout", "0.25", "--home", str(tmp_path / "home")]
+    saved = loaded(*flags, "--dry-run", "--save-config", str(path), environ=environ)
+    text = path.read_text()
+    assert not any(secret in text for secret in ("very-secret", "hunter22", "secrets", "dry_run"))
+    assert tomllib.loads(text)["windows"]["lookback"] == "90m"
+    assert loaded("--config", str(path), "--dry-run", environ=environ) == saved
+    again = tmp_path / "again.toml"
+    loaded("--config", str(path), "--save-config", str(again))
+    assert again.read_text() == text
+
+
+@pytest.mark.parametrize("backend", ["local", "serverless"])
+def test_what_a_backend_decides_where_nothing_is_set_is_left_to_it_in_a_saved_configuration(
+    tmp_path: Path, backend: str
+) -> None:
+    path = str(tmp_path / "saved.toml")
+    saved = loaded("--backend", backend, "--loss", "cispo", "--save-config", path)
+    read = loaded("--config", path)
+    assert base_model_of(backend, read.model) == base_model_of(backend, saved.model)
+    assert learning_rate_of(read.training) == learning_rate_of(saved.training)
+    assert clip_range_of(read.training) == clip_range_of(saved.training)
+
+
+def test_a_run_toml_of_the_training_can_be_given_to_another_command(tmp_path: Path) -> None:
+    path = str(tmp_path / "saved.toml")
+    loaded("--config", written(tmp_path, RUN_TOML), "--model", "mine", "--canary", "0.2", "--save-config", path)
+    for command in COMMANDS:
+        argv = ["export", "week.jsonl"] if command.__name__ == "TraceSettings" else []
+        loaded_as(command, [*argv, "--config", path])
+    evaluating = loaded_as(EvaluateSettings, ["--config", path])
+    assert (evaluating.model.model, evaluating.judge.judge_model) == ("mine", "gpt-5-mini")
+    assert evaluating.windows.lookback == timedelta(hours=36)
+
+
+# Help, and names of an earlier version
+
+
+def help_of_the_training(flag: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        train_mmo.main([flag])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_help_of_the_training_fits_two_screens_and_the_full_one_lists_every_flag(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, full = (help_of_the_training(flag, capsys) for flag in ("--help", "--help-all"))
+    assert len(short.splitlines()) <= 100
+    told, told_in_full = ({word.strip("[],") for word in text.split()} for text in (short, full))
+    assert {"--help-all", "--config", "--save-config", "--lookback"} <= told
+    flags = {flag_of(name, field) for _, name, field in settings_of(TrainSettings) if has_flag(field)}
+    assert flags - told_in_full == set()
+    assert flags - told, "the short one leaves some out"
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "former"),
+    [
+        ([], {"HINDSIGHT_MOST_WAITING": "9"}, "HINDSIGHT_MOST_WAITING"),
+        (["--most-waiting", "9"], {}, "--most-waiting"),
+        (["--most-waiting=9"], {}, "--most-waiting"),
+    ],
+)
+def test_a_former_name_still_works_with_a_warning(
+    argv: list[str], environ: dict[str, str], former: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = loaded_as(ServeSettings, argv, environ)
+    assert settings.server.max_waiting == 9
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert former in warning
+    assert "max_waiting" in warning.lower().replace("-", "_")
+
+
+def test_the_new_name_wins_over_a_former_one_and_nobody_is_warned_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    environ = {"HINDSIGHT_MOST_WAITING": "9", "HINDSIGHT_MAX_WAITING": "10"}
+    assert loaded_as(ServeSettings, [], environ).server.max_waiting == 10
+    assert loaded_as(ServeSettings, ["--max-waiting", "11"]).server.max_waiting == 11
+    assert caplog.records == []

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata as ranks
 
+from trainer.evidence import Interval
 from trainer.statistics.intervals import (
     FEWEST_WINDOWS,
     SHARE,
     Floats,
-    Interval,
     by_window,
     mean_interval,
     spearman,

@@ -8,8 +8,9 @@ import pytest
 
 from tests.builders import make_call, make_step, make_trajectory
 from tests.builders_ledger import make_judged
-from trainer.train.credit import advantages as advantages_of
-from trainer.train.step_metrics import histogram, of_batch, sampling_ages
+from trainer.train.selection import advantages as advantages_of
+from trainer.train.stage import histogram, sampling_ages
+from trainer.train.stage import metrics_of_batch as of_batch
 
 
 def test_advantages_equal_the_table_worked_out_by_hand() -> None:

@@ -7,12 +7,12 @@ import math
 import pytest
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.sections import TrainSettings
-from trainer.train.step_metrics import first_crossed, parse_thresholds
+from trainer.config.training import TrainingSettings
+from trainer.train.thresholds import first_crossed, parse_thresholds
 
 
 def test_the_default_thresholds_can_be_read() -> None:
-    assert [str(one) for one in parse_thresholds(TrainSettings().stop_on)] == ["entropy<0.01", "kl>5"]
+    assert [str(one) for one in parse_thresholds(TrainingSettings().stop_on)] == ["entropy<0.01", "kl>5"]
 
 
 @pytest.mark.parametrize(

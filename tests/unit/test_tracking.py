@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from trainer.config.sections import BackendSettings
+from trainer.config.training import BackendSettings
 from trainer.train import tracking
 from trainer.train.tracking import Tracker, mode_of
+
+KEY = SecretStr("k" * 40)
 
 
 class Run:
@@ -63,16 +65,16 @@ def test_a_tracker_that_hangs_does_not_hold_the_run(
 
 
 @pytest.mark.parametrize(
-    ("values", "mode"),
+    ("values", "key", "mode"),
     [
-        ({}, "off"),
-        ({"wandb_api_key": "k" * 40}, "online"),
-        ({"wandb_api_key": "k" * 40, "tracking": "offline"}, "offline"),
-        ({"tracking": "off", "wandb_api_key": "k" * 40}, "off"),
+        ({}, None, "off"),
+        ({}, KEY, "online"),
+        ({"tracking": "offline"}, KEY, "offline"),
+        ({"tracking": "off"}, KEY, "off"),
     ],
 )
-def test_the_mode_follows_from_key_and_setting(values: dict[str, Any], mode: str) -> None:
-    assert mode_of(BackendSettings(**values)) == mode
+def test_the_mode_follows_from_key_and_setting(values: dict[str, Any], key: SecretStr | None, mode: str) -> None:
+    assert mode_of(BackendSettings(**values), key) == mode
 
 
 def test_an_offline_run_is_written_to_its_folder_and_has_neither_the_key_nor_a_password_of_the_command_line(
@@ -80,8 +82,8 @@ def test_an_offline_run_is_written_to_its_folder_and_has_neither_the_key_nor_a_p
 ) -> None:
     key, password = "0123456789abcdef0123456789abcdef01234567", "hunter2-of-the-game"
     monkeypatch.setattr(sys, "argv", ["train_mmo.py", "--database-url", f"postgres://game:{password}@db/game"])
-    settings = BackendSettings(tracking="offline", wandb_api_key=SecretStr(key))
-    with tracking.tracking(settings, "run-1", tmp_path, {"seed": 0}) as tracker:
+    settings = BackendSettings(tracking="offline")
+    with tracking.tracking(settings, SecretStr(key), "run-1", tmp_path, {"seed": 0}) as tracker:
         tracker.log(1, {"reward": 0.5})
     written = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     [run] = [content for file, content in written.items() if file.suffix == ".wandb"]

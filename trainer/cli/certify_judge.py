@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from data_bridge.errors import NotEnoughData
 from trainer.cli.frame import database_of, run_command
-from trainer.config.commands import CertifySettings
+from trainer.config.data_commands import CertifySettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -43,8 +43,8 @@ async def _work(settings: CertifySettings) -> int:
     from trainer.judge.open import identity_of, refuse_unusable
     from trainer.ledger.certificates import keep
 
-    judge = settings.judge_asked_in(orders=1)
-    refuse_unusable(judge)
+    judge = settings.judge.asked_in(orders=1)
+    refuse_unusable(judge, settings.secrets)
     identity = identity_of(judge)
     async with database_of(settings, migrate=True) as database, AsyncExitStack() as stack:
         materials = await _materials(settings, database)
@@ -65,8 +65,8 @@ async def _work(settings: CertifySettings) -> int:
             cost_usd=examiners.cost_usd,
         )
     passed = all(line.passed for line in lines)
-    cost = examiners.cost_usd if is_priced(settings) else None
-    if settings.json_output:
+    cost = examiners.cost_usd if is_priced(settings.judge) else None
+    if settings.output.json_output:
         _print_json(identity, lines, certificate, passed, examiners.calls, cost)
     else:
         _print_table(identity, lines, passed, f"{groups}, {examiners.calls} calls", cost)
@@ -77,13 +77,14 @@ async def _materials(settings: CertifySettings, database: Database) -> list[Mate
     """The simulated hours, whose agents' skill is known; with ``--own-windows`` the user's own as well."""
     from trainer.certify.material import Material, simulated
 
-    planted = await simulated(settings.groups, settings.group_agents, settings.seed)
-    if not settings.own_windows:
+    asked = settings.examination
+    planted = await simulated(asked.examined_groups, asked.group_agents, asked.seed)
+    if not asked.own_windows:
         return [planted]
     own = await _own_groups(settings, database)
-    if len(own) < settings.groups:
+    if len(own) < settings.examination.examined_groups:
         raise NotEnoughData(
-            f"The windows give {len(own)} groups and --groups asks for {settings.groups}: "
+            f"The windows give {len(own)} groups and --groups asks for {settings.examination.examined_groups}: "
             "lower it, or take a longer --lookback."
         )
     return [planted, Material("windows", tuple(own), {})]
@@ -93,19 +94,19 @@ async def _own_groups(settings: CertifySettings, database: Database) -> list[Gro
     """The first ``--groups`` groups that the user's own windows give."""
     from data_bridge.quality import check
     from data_bridge.reader import WindowReader
-    from trainer.config.sections import window_rules
+    from trainer.config.derived import window_rules
     from trainer.ledger.clock import clock
     from trainer.plan.grouping import form_groups
 
-    rules = window_rules(settings, now=await clock(database, settings.until))
+    rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
     reader = WindowReader(database, rules)
     found: list[Group] = []
     async with aclosing(reader.stream(await reader.discover())) as windows:
         async for window in windows:
-            found += form_groups(check(window, rules), settings, settings.seed).groups
-            if len(found) >= settings.groups:
+            found += form_groups(check(window, rules), settings.groups, settings.examination.seed).groups
+            if len(found) >= settings.examination.examined_groups:
                 break
-    return found[: settings.groups]
+    return found[: settings.examination.examined_groups]
 
 
 def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Sequence[Material]) -> None:
@@ -120,7 +121,7 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Seq
         needed = calls_needed(len(material.groups))
         calls += needed
         tokens += needed * sum(count_tokens(body.whole) for body in first.trajectories)
-    asked = settings.judge_asked_in(orders=1)
+    asked = settings.judge.asked_in(orders=1)
     print(f"Examining {identity.judge}: {estimate(calls, tokens, asked)}.", file=sys.stderr)
 
 
@@ -131,12 +132,12 @@ async def _open(
     from trainer.certify.examine import Examiners
     from trainer.judge.open import open_judge
 
-    occasion = f" {datetime.now(UTC).isoformat()}" if settings.fresh else ""
+    occasion = f" {datetime.now(UTC).isoformat()}" if settings.examination.fresh else ""
     run_id = f"certify {identity.judge} {identity.rubric_version}{occasion}"
 
     async def view(orders: int, purpose: str, beside: Examined | None = None) -> Examined:
-        asked = settings.judge_asked_in(orders)
-        opened = open_judge(asked, database, run_id, purpose=purpose + occasion, beside=beside)
+        asked = settings.judge.asked_in(orders)
+        opened = open_judge(asked, settings.secrets, database, run_id, purpose=purpose + occasion, beside=beside)
         return await stack.enter_async_context(opened)
 
     first = await view(1, "certify")

@@ -10,9 +10,10 @@ from typing import Any
 
 from data_bridge.quality import Exclusion, Reason
 from data_bridge.survey import Survey, Totals, WindowSummary, total
-from trainer.config.commands import CheckSettings
+from trainer.config.data_commands import CheckSettings
+from trainer.config.sections import ReadinessSettings
 from trainer.judge.cost import CostEstimate, estimate
-from trainer.plan.run_plan import make_plan
+from trainer.plan.plan import make_plan
 from trainer.types import RunPlan
 
 
@@ -58,7 +59,7 @@ class CheckReport:
 
 def make_report(surveyed: Survey, settings: CheckSettings, database: str, *, seed: int) -> CheckReport:
     """Group and thin the windows as the trainer would, and see what is left, what it costs and what is missing."""
-    plan = make_plan(surveyed.windows, settings, seed)
+    plan = make_plan(surveyed.windows, settings.groups, seed)
     windows = _without_the_lonely(surveyed.windows, plan)
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
@@ -70,8 +71,8 @@ def make_report(surveyed: Survey, settings: CheckSettings, database: str, *, see
         plan.groups,
         plan.dropout_rate,
         plan.dropped,
-        tuple(_missing(totals, settings)),
-        estimate(plan.groups, judge_tokens, settings),
+        tuple(_missing(totals, settings.windows)),
+        estimate(plan.groups, judge_tokens, settings.judge),
     )
 
 
@@ -100,7 +101,7 @@ def days_of(lookback: timedelta) -> str:
     return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
 
 
-def _missing(totals: Totals, settings: CheckSettings) -> list[str]:
+def _missing(totals: Totals, settings: ReadinessSettings) -> list[str]:
     period = f"in the last {days_of(settings.lookback)}"
     if totals.trajectories == 0:
         return [f"There are no trajectories {period}: is the game writing to this database, and is --lookback enough?"]

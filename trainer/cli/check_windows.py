@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
-from trainer.config.commands import CheckSettings
-from trainer.config.sections import window_rules
+from trainer.config.data_commands import CheckSettings
+from trainer.config.derived import window_rules
 
 _READY, _NOT_ENOUGH = 0, 3
 _SEED = 0  # of the groups: how many are left over does not depend on it
@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: CheckSettings) -> int:
-    return await (_check_all(settings) if settings.window is None else _check_one(settings, settings.window))
+    return await (
+        _check_all(settings) if settings.shown.window is None else _check_one(settings, settings.shown.window)
+    )
 
 
 async def _check_all(settings: CheckSettings) -> int:
@@ -39,13 +41,13 @@ async def _check_all(settings: CheckSettings) -> int:
     from trainer.cli.check_tables import show_report
     from trainer.ledger.clock import clock
 
-    async with database_of(settings, read_only=settings.database_url is not None) as database:
-        rules = window_rules(settings, now=await clock(database, settings.until))
+    async with database_of(settings, read_only=settings.secrets.database_url is not None) as database:
+        rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         label = database.label
         with _progress() as on_window:
             surveyed = await survey(WindowReader(database, rules), rules, on_window=on_window)
     report = make_report(surveyed, settings, label, seed=_SEED)
-    if settings.json_output:
+    if settings.output.json_output:
         print(json.dumps(report.as_json()))
     else:
         show_report(report, sys.stdout)
@@ -76,16 +78,16 @@ async def _check_one(settings: CheckSettings, window: str) -> int:
 
     if normalise(window) is None:
         raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {window!r}).")
-    async with database_of(settings, read_only=settings.database_url is not None) as database:
-        rules = window_rules(settings, now=await clock(database, settings.until))
+    async with database_of(settings, read_only=settings.secrets.database_url is not None) as database:
+        rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         read = await WindowReader(database, rules).read(window)
         label = database.label
     if read is None:
         print(f"There is no row of window {normalise(window)} in {label}.", file=sys.stderr)
         return _NOT_ENOUGH
     checked = check(read, rules)
-    view = make_view(checked, form_groups(checked, settings, _SEED).excluded, rules)
-    if settings.json_output:
+    view = make_view(checked, form_groups(checked, settings.groups, _SEED).excluded, rules)
+    if settings.output.json_output:
         print(json.dumps(view.as_json()))
     else:
         show_view(view, sys.stdout)

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
-from trainer.config.sections import EvaluateSettings
+from trainer.config.commands import EvaluateSettings
 
 if TYPE_CHECKING:
-    from trainer.evidence import Evaluation
-    from trainer.promote.gate import GateDecision
-    from trainer.statistics.intervals import Interval
+    from trainer.evidence import Evaluation, GateDecision, Interval
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,31 +25,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: EvaluateSettings) -> int:
-    from trainer.config.sections import judged_by
+    from trainer.config.derived import judged_by, keys_of
     from trainer.judge.open import refuse_unusable
     from trainer.ledger.checkpoints import find_checkpoint, newest_checkpoint, parse_checkpoint_name
     from trainer.ledger.evaluations import keep_ruling
     from trainer.pipeline import evaluate, incumbent_of
     from trainer.promote.gate import rule
-    from trainer.types import Release
 
-    refuse_unusable(judged_by(settings))
+    judge = judged_by(settings.judge, settings.evaluation)
+    refuse_unusable(judge, keys_of(settings.evaluation, settings.secrets))
     async with database_of(settings, migrate=True) as database:
-        if settings.candidate is None:
-            candidate = await newest_checkpoint(database, settings.model)
+        if settings.compared.candidate is None:
+            candidate = await newest_checkpoint(database, settings.model.model)
         else:
-            candidate = await find_checkpoint(database, *parse_checkpoint_name(settings.candidate, settings.model))
+            candidate = await find_checkpoint(
+                database, *parse_checkpoint_name(settings.compared.candidate, settings.model.model)
+            )
         used_now = await incumbent_of(database, candidate.model)
         incumbent = used_now
-        if settings.incumbent is not None:
-            named = await find_checkpoint(database, *parse_checkpoint_name(settings.incumbent, settings.model))
+        if settings.compared.incumbent is not None:
+            named = await find_checkpoint(
+                database, *parse_checkpoint_name(settings.compared.incumbent, settings.model.model)
+            )
             # The untrained base of its own model is what a candidate is compared with where there is no incumbent.
-            incumbent = None if (named.model, named.step) == (candidate.model, 0) else Release(named)
-        evaluation = await evaluate(database, settings, Release(candidate), incumbent, run_id=None)
-        decision = rule(evaluation, settings)
+            incumbent = None if (named.model, named.step) == (candidate.model, 0) else named.as_release()
+        evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)
+        decision = rule(evaluation, settings.gate)
         if incumbent == used_now:
             await keep_ruling(database, evaluation, decision)
-    if settings.json_output:
+    if settings.output.json_output:
         import msgspec
 
         shown = {"ruling": decision.ruling, "reasons": decision.reasons, "evaluation": evaluation}

@@ -10,20 +10,18 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
-
-from pydantic import SecretStr
 
 from data_bridge.errors import HindsightError
 from data_bridge.redaction import RedactingFilter, redact
-from trainer.config.sources import Section, load
+from trainer.config.sections import DatabaseSecrets, DatabaseSettings
+from trainer.config.settings import Command, CommonSettings
+from trainer.config.sources import load
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
 
-S = TypeVar("S", bound=Section)
+S = TypeVar("S", bound=Command)
 
 EXIT_CODES = """exit codes:
   0 done; 2 configuration; 3 not enough data; 4 judge or backend failed;
@@ -43,12 +41,18 @@ def run_command(
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
-        from trainer.config.commands import all_variables
+        from trainer.config.commands import all_keys, all_variables
 
         settings = load(
-            cls, arguments, prog=prog, description=description, epilog=epilog, known_variables=all_variables()
+            cls,
+            arguments,
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            known_variables=all_variables(),
+            known_keys=all_keys(),
         )
-        debug = bool(getattr(settings, "debug", False))
+        debug = settings.common.debug
         _set_up_logging(debug)
         with _terminated_like_interrupted():
             return asyncio.run(_awaited(work(settings)))
@@ -66,16 +70,16 @@ def run_command(
 
 
 class NamesDatabase(Protocol):
-    """Settings with the sections ``CommonSettings`` and ``DatabaseSettings``."""
+    """The settings of a command that opens the database."""
 
     @property
-    def home(self) -> Path: ...
+    def common(self) -> CommonSettings: ...
 
     @property
-    def database_url(self) -> SecretStr | None: ...
+    def database(self) -> DatabaseSettings: ...
 
     @property
-    def statement_timeout(self) -> timedelta: ...
+    def secrets(self) -> DatabaseSecrets: ...
 
 
 def database_of(
@@ -84,11 +88,11 @@ def database_of(
     """The database that the settings name: DATABASE_URL, or the embedded one."""
     from data_bridge.database import open_database
 
-    secret = settings.database_url
+    secret = settings.secrets.database_url
     return open_database(
         secret.get_secret_value() if secret is not None else None,
-        settings.home,
-        statement_timeout=settings.statement_timeout,
+        settings.common.home,
+        statement_timeout=settings.database.statement_timeout,
         migrate=migrate,
         read_only=read_only,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.window_ids import is_held_out, normalise
 from trainer.cli.frame import database_of, run_command
-from trainer.config.commands import JudgeWindowsSettings
+from trainer.config.data_commands import JudgeWindowsSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -39,12 +39,14 @@ async def work(settings: JudgeWindowsSettings) -> int:
     from trainer.judge.open import describe, open_judge
     from trainer.run.judge_windows import FailurePolicy, judge_windows
 
-    priced = is_priced(settings)
-    if settings.window is not None and normalise(settings.window) is None:
-        raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {settings.window!r}).")
+    priced = is_priced(settings.judge)
+    if settings.judging.window is not None and normalise(settings.judging.window) is None:
+        raise ConfigurationError(
+            f"--window: write the id as 2026-11-02T10:00, in UTC (got {settings.judging.window!r})."
+        )
     async with (
         database_of(settings, migrate=True) as database,
-        open_judge(settings, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,
+        open_judge(settings.judge, settings.secrets, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,
     ):
         print(describe(judge.identity), file=sys.stderr)
         rules = await _rules(settings, database)
@@ -58,22 +60,22 @@ async def work(settings: JudgeWindowsSettings) -> int:
             judge,
             _windows(settings, reader, refs),
             rules,
-            settings,
-            seed=settings.seed,
-            in_flight=2 * settings.judge_concurrency,
-            policy=FailurePolicy(settings.max_judge_failures),
+            settings.groups,
+            seed=settings.judging.seed,
+            in_flight=2 * settings.judge.judge_concurrency,
+            policy=FailurePolicy(settings.judge.max_judge_failures),
         )
         async with aclosing(verdicts):
             async for window in verdicts:
-                if settings.write_back:
+                if settings.judging.write_back:
                     await _write_back(database, window)
-                if settings.json_output:
+                if settings.output.json_output:
                     shown.append(_as_json(window))
                 else:
-                    _print_window(window, in_full=settings.window is not None)
+                    _print_window(window, in_full=settings.judging.window is not None)
                 progress = _progress(len(refs), judge.usage, priced=priced)
                 print(progress, file=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
-        if settings.json_output:
+        if settings.output.json_output:
             _print_json(judge.identity, shown, judge.usage, priced=priced)
         else:
             print(f"\n{describe(judge.identity)}\n{_summary(judge.usage, priced=priced)}")
@@ -81,18 +83,20 @@ async def work(settings: JudgeWindowsSettings) -> int:
 
 
 async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
-    from trainer.config.sections import window_rules
+    from trainer.config.derived import window_rules
     from trainer.ledger.clock import clock
 
-    held_out = settings.held_out
-    if settings.window is not None:
-        held_out = is_held_out(normalise(settings.window) or settings.window, settings.held_out_share)
-    now = await clock(database, settings.until)
-    return window_rules(settings, purpose="evaluation" if held_out else "training", now=now)
+    held_out = settings.judging.held_out
+    if settings.judging.window is not None:
+        held_out = is_held_out(
+            normalise(settings.judging.window) or settings.judging.window, settings.windows.held_out_share
+        )
+    now = await clock(database, settings.windows.until)
+    return window_rules(settings.windows, purpose="evaluation" if held_out else "training", now=now)
 
 
 async def _refs(settings: JudgeWindowsSettings, reader: WindowReader) -> list[WindowRef]:
-    if settings.window is not None:
+    if settings.judging.window is not None:
         return []
     refs = await reader.discover()
     if not refs:
@@ -107,10 +111,12 @@ async def _windows(
 ) -> AsyncGenerator[Window, None]:
     from trainer.run.judge_windows import as_unused
 
-    if settings.window is not None:
-        window = await reader.read(settings.window)
+    if settings.judging.window is not None:
+        window = await reader.read(settings.judging.window)
         if window is None:
-            raise NotEnoughData(f"There is no window {settings.window}: `check_windows.py` lists those there are.")
+            raise NotEnoughData(
+                f"There is no window {settings.judging.window}: `check_windows.py` lists those there are."
+            )
         yield as_unused(window)
         return
     async with aclosing(reader.stream(refs)) as windows:
@@ -130,10 +136,10 @@ async def _estimate(
     groups = judge_tokens = 0
     async with aclosing(windows):
         async for window in windows:
-            formed = partition(summarise(check(window, rules)).usable, settings, settings.seed).groups
+            formed = partition(summarise(check(window, rules)).usable, settings.groups, settings.judging.seed).groups
             groups += len(formed)
             judge_tokens += sum(member.judge_tokens for group in formed for member in group)
-    return estimate(groups, judge_tokens, settings)
+    return estimate(groups, judge_tokens, settings.judge)
 
 
 async def _write_back(database: Database, window: WindowVerdicts) -> None:

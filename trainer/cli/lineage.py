@@ -34,20 +34,20 @@ async def _work(settings: LineageSettings) -> int:
     from trainer.ledger.lineage import walk_back, walk_forward
 
     async with database_of(settings) as database:
-        if settings.window is not None:
-            story = await walk_forward(database, settings.window, settings.held_out_share)
-            if settings.json_output:
+        if settings.lineage.window is not None:
+            story = await walk_forward(database, settings.lineage.window, settings.windows.held_out_share)
+            if settings.output.json_output:
                 print(msgspec.json.encode(story).decode())
             else:
                 _show_story(story)
             return 0
-        if settings.checkpoint is None:
-            newest = await newest_checkpoint(database, settings.model)
+        if settings.lineage.checkpoint is None:
+            newest = await newest_checkpoint(database, settings.model.model)
             model, step = newest.model, newest.step
         else:
-            model, step = parse_checkpoint_name(settings.checkpoint, settings.model)
-        ancestors = await walk_back(database, model, step, depth=settings.depth)
-    if settings.json_output:
+            model, step = parse_checkpoint_name(settings.lineage.checkpoint, settings.model.model)
+        ancestors = await walk_back(database, model, step, depth=settings.lineage.depth)
+    if settings.output.json_output:
         print(msgspec.json.encode({"checkpoint": f"{model}@step{step}", "lineage": ancestors}).decode())
         return 0
     for ancestor in ancestors:
@@ -83,10 +83,10 @@ def _show_ancestor(ancestor: Ancestor) -> None:
 
 def _unusual(settings: dict[str, Any]) -> str:
     """The settings of the run that are not the defaults of today; ``--json`` has all of them."""
-    from trainer.config.sections import TrainSettings
-    from trainer.config.sources import public_values
+    from trainer.config.commands import TrainSettings
+    from trainer.config.settings import public_values, settings_from
 
-    defaults = public_values(TrainSettings())
+    defaults = public_values(settings_from(TrainSettings))
     unusual = {name: value for name, value in settings.items() if value != defaults.get(name)}
     return ", ".join(f"{name}={value}" for name, value in sorted(unusual.items()))
 

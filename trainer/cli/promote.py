@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.config.commands import PromoteSettings
-from trainer.types import Release
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -42,16 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: PromoteSettings) -> int:
-    from trainer.ledger.pointer import sync
+    from trainer.ledger.releases import sync
 
     _check(settings)
     async with database_of(settings, migrate=True) as database:
-        await sync(database, settings.home, settings.model)
-        if settings.list_checkpoints:
+        await sync(database, settings.common.home, settings.model.model)
+        if settings.deed.list_checkpoints:
             return await _list(settings, database)
-        if settings.finish:
+        if settings.deed.finish:
             return await _finish(settings, database)
-        promotion = await (_roll_back if settings.rollback else _promote)(settings, database)
+        promotion = await (_roll_back if settings.deed.rollback else _promote)(settings, database)
     _show(settings, promotion)
     return 0
 
@@ -60,46 +58,46 @@ def _check(settings: PromoteSettings) -> None:
     asked = [
         flag
         for flag, given in (
-            ("--list", settings.list_checkpoints),
-            ("--rollback", settings.rollback),
-            ("--finish", settings.finish),
+            ("--list", settings.deed.list_checkpoints),
+            ("--rollback", settings.deed.rollback),
+            ("--finish", settings.deed.finish),
         )
         if given
     ]
     if len(asked) > 1:
         raise ConfigurationError(f"{' and '.join(asked)} cannot be asked for at once: give one of them.")
-    if settings.force and not (settings.reason or "").strip():
+    if settings.deed.force and not (settings.deed.reason or "").strip():
         raise ConfigurationError("--force needs --reason: say why the gate is overruled; it is kept.")
 
 
 async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
     """With the evidence that is kept: evaluating is ``evaluate.py``'s, so that this command answers at once."""
-    from trainer.inference.serving import serving as serving_of
+    from trainer.evidence import Ruling
     from trainer.ledger.checkpoints import find_checkpoint, newest_checkpoint, parse_checkpoint_name
     from trainer.ledger.evaluations import keep_ruling, latest_evaluation
     from trainer.ledger.releases import serving
-    from trainer.promote.gate import Ruling, rule
+    from trainer.promote.gate import rule
     from trainer.promote.publish import publish
 
-    if settings.step is None:
-        checkpoint = await newest_checkpoint(database, settings.model)
+    if settings.deed.step is None:
+        checkpoint = await newest_checkpoint(database, settings.model.model)
     else:
-        checkpoint = await find_checkpoint(database, *parse_checkpoint_name(settings.step, settings.model))
+        checkpoint = await find_checkpoint(database, *parse_checkpoint_name(settings.deed.step, settings.model.model))
     now = await serving(database, checkpoint.model)
     if now is not None and now.checkpoint == checkpoint:
         raise ConfigurationError(f"{checkpoint.name} is what the agents use already.")
     used_step = now.checkpoint.step if now is not None else 0
     evaluation = await latest_evaluation(database, checkpoint.model, checkpoint.step, against=used_step)
-    if evaluation is None and not settings.force:
+    if evaluation is None and not settings.deed.force:
         raise NotEnoughData(
             f"{checkpoint.name} was not yet compared with what the agents use now (step {used_step}): "
             f"run `evaluate.py {checkpoint.step}` first."
         )
-    reason = settings.reason or ""
+    reason = settings.deed.reason or ""
     if evaluation is not None:
-        decision = rule(evaluation, settings)
+        decision = rule(evaluation, settings.gate)
         await keep_ruling(database, evaluation, decision)
-        if decision.ruling is not Ruling.PROMOTE and not settings.force:
+        if decision.ruling is not Ruling.PROMOTE and not settings.deed.force:
             raise PromotionRefused(
                 f"{checkpoint.name} is not promoted ({decision.ruling.value}): {decision.sentence}. "
                 "The evidence is kept; --force --reason WHY overrules it."
@@ -107,30 +105,30 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
         reason = reason or decision.sentence
     return await publish(
         database,
-        settings.home,
-        Release(checkpoint),
-        serving_of(checkpoint, settings),
+        settings.common.home,
+        checkpoint.as_release(),
+        checkpoint.served_at(settings.promotion),
         reason=reason,
         evaluation=evaluation,
-        forced=settings.force,
-        canary=settings.canary,
+        forced=settings.deed.force,
+        canary=settings.promotion.canary,
     )
 
 
 async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion:
-    from trainer.inference.serving import serving as serving_of
     from trainer.ledger.checkpoints import parse_checkpoint_name
     from trainer.ledger.releases import running_canary
     from trainer.promote.publish import end_canary, roll_back
 
-    reason = settings.reason or "rolled back by hand, no reason given"
-    if settings.step is None and await running_canary(database, settings.model) is not None:
-        return await end_canary(database, settings.home, settings.model, outcome=reason)
-    model, step = settings.model, None
-    if settings.step is not None:
-        model, step = parse_checkpoint_name(settings.step, settings.model)
+    reason = settings.deed.reason or "rolled back by hand, no reason given"
+    if settings.deed.step is None and await running_canary(database, settings.model.model) is not None:
+        return await end_canary(database, settings.common.home, settings.model.model, outcome=reason)
+    model, step = settings.model.model, None
+    if settings.deed.step is not None:
+        model, step = parse_checkpoint_name(settings.deed.step, settings.model.model)
+    addresses = settings.promotion
     return await roll_back(
-        database, settings.home, model, partial(serving_of, settings=settings), step=step, reason=reason
+        database, settings.common.home, model, lambda one: one.served_at(addresses), step=step, reason=reason
     )
 
 
@@ -139,13 +137,20 @@ async def _finish(settings: PromoteSettings, database: Database) -> int:
     from trainer.promote.canary import CanaryRuling, settle_canary
     from trainer.promote.publish import finish_canary
 
-    if settings.force:
-        _show(settings, await finish_canary(database, settings.home, settings.model, outcome=settings.reason or ""))
+    if settings.deed.force:
+        _show(
+            settings,
+            await finish_canary(
+                database, settings.common.home, settings.model.model, outcome=settings.deed.reason or ""
+            ),
+        )
         return 0
-    decision = await settle_canary(database, settings.home, settings.model, now=await clock(database, settings.until))
+    decision = await settle_canary(
+        database, settings.common.home, settings.model.model, now=await clock(database, settings.windows.until)
+    )
     if decision is None:
-        raise ConfigurationError(f"No canary of {settings.model!r} is running: start one with --canary SHARE.")
-    if settings.json_output:
+        raise ConfigurationError(f"No canary of {settings.model.model!r} is running: start one with --canary SHARE.")
+    if settings.output.json_output:
         _print_json(decision)
     else:
         word = {"finish": "Finished", "roll_back": "Rolled back", "wait": "Still running"}[decision.ruling.value]
@@ -156,11 +161,11 @@ async def _finish(settings: PromoteSettings, database: Database) -> int:
 async def _list(settings: PromoteSettings, database: Database) -> int:
     from trainer.ledger.checkpoints import list_checkpoints
 
-    listed = await list_checkpoints(database, settings.model)
-    if settings.json_output:
-        _print_json({"model": settings.model, "checkpoints": listed})
+    listed = await list_checkpoints(database, settings.model.model)
+    if settings.output.json_output:
+        _print_json({"model": settings.model.model, "checkpoints": listed})
     elif not listed:
-        print(f"Model {settings.model!r} has no checkpoint yet: train it with `train_mmo.py`.")
+        print(f"Model {settings.model.model!r} has no checkpoint yet: train it with `train_mmo.py`.")
     else:
         _show_list(listed)
     return 0
@@ -195,7 +200,7 @@ def _show_list(listed: Sequence[Listed]) -> None:
 
 
 def _show(settings: PromoteSettings, promotion: Promotion) -> None:
-    if settings.json_output:
+    if settings.output.json_output:
         _print_json(promotion)
         return
     name = promotion.checkpoint.name

@@ -31,16 +31,17 @@ async def _work(settings: ReportSettings) -> int:
     from trainer.report.verdict import headline
 
     async with database_of(settings) as database:
-        if settings.list_runs:
+        if settings.page.list_runs:
             return await _list(settings, database)
-        run_id = settings.run or await newest_run(database, settings.model)
+        run_id = settings.page.run or await newest_run(database, settings.model.model)
         facts = await gather(database, run_id)
-    written = write(facts, settings.output or settings.home / "runs" / run_id / "report.html").resolve()
-    if settings.json_output:
+    usual = settings.common.home / "runs" / run_id / "report.html"
+    written = write(facts, settings.page.report_file or usual).resolve()
+    if settings.output.json_output:
         print(json.dumps({**_figures(facts), "report": str(written)}))
     else:
         print(f"{headline(facts)}.\nReport: {written}")
-    if settings.open_page:
+    if settings.page.open_page:
         _open(written)
     return 0
 
@@ -71,9 +72,9 @@ async def _list(settings: ReportSettings, database: Database) -> int:
         "SELECT r.run_id, r.state, r.started_at, count(b.batch_id) FILTER (WHERE b.state = 'trained') AS steps"
         " FROM hindsight.runs r LEFT JOIN hindsight.batches b USING (run_id)"
         " WHERE r.model = $1 GROUP BY r.run_id ORDER BY r.started_at DESC, r.run_id DESC",
-        settings.model,
+        settings.model.model,
     )
-    if settings.json_output:
+    if settings.output.json_output:
         listed = [
             {"run": row["run_id"], "started": f"{row['started_at']:%Y-%m-%dT%H:%M:%SZ}", "state": row["state"]}
             | {"steps": row["steps"]}
@@ -84,7 +85,7 @@ async def _list(settings: ReportSettings, database: Database) -> int:
     for row in rows:
         print(f"{row['run_id']}  {row['started_at']:%Y-%m-%d %H:%M} UTC  {row['state']}, {row['steps']} steps")
     if not rows:
-        print(f"The model {settings.model!r} has no run yet; `python scripts/train_mmo.py` makes one.")
+        print(f"The model {settings.model.model!r} has no run yet; `python scripts/train_mmo.py` makes one.")
     return 0
 
 

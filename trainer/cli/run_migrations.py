@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
-from trainer.config.commands import MigrationSettings
+from trainer.config.data_commands import MigrationSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -32,13 +32,13 @@ async def work(settings: MigrationSettings) -> int:
     async with database_of(settings, read_only=True) as database:
         before = await read_states(database.pool)
         skipped = await _skipped(database, before)
-        if not settings.status and not settings.dry_run:
+        if not settings.deed.status and not settings.deed.dry_run:
             async with database_of(settings, migrate=True):
                 pass
         after = await read_states(database.pool)
-    if settings.status:
+    if settings.deed.status:
         _show(settings, database.label, [(state, state.word) for state in after])
-    elif settings.dry_run:
+    elif settings.deed.dry_run:
         _show(settings, database.label, [(state, _plan(state, skipped)) for state in after])
     else:
         done = [(new, _deed(old, new)) for old, new in zip(before, after, strict=True)]
@@ -71,7 +71,7 @@ def _deed(before: MigrationState, after: MigrationState) -> str:
 
 
 def _show(settings: MigrationSettings, label: str, rows: Sequence[tuple[MigrationState, str]]) -> None:
-    if settings.json_output:
+    if settings.output.json_output:
         listed = [
             {
                 "number": state.migration.number,

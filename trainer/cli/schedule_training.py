@@ -18,8 +18,7 @@ from data_bridge.database import Database, explain, is_transient
 from data_bridge.errors import ConfigurationError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.config.commands import ScheduleSettings
-from trainer.config.sections import TrainSettings
+from trainer.config.commands import ScheduleSettings, TrainSettings
 from trainer.ledger.periods import AWAY, BEAT, LEASE, Claim, Held, PeriodResult, Periods, beating
 from trainer.schedule.cron import LONGEST_CATCH_UP, Summary, check_cron, next_period, outcome_of, period_due
 from trainer.schedule.readiness import readiness_of
@@ -48,19 +47,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _work(settings: ScheduleSettings) -> int:
     _check(settings)
     async with database_of(settings, migrate=True) as database:
-        periods = Periods(database, settings.job, attempts=settings.period_attempts, retry_after=settings.retry_after)
+        periods = Periods(
+            database,
+            settings.schedule.job,
+            attempts=settings.schedule.period_attempts,
+            retry_after=settings.schedule.retry_after,
+        )
         scheduler = _Scheduler(settings, database, periods)
-        return await (scheduler.run_once() if settings.once else scheduler.run_for_ever())
+        return await (scheduler.run_once() if settings.schedule.once else scheduler.run_for_ever())
 
 
 def _check(settings: ScheduleSettings) -> None:
     """What would otherwise be found out when the first period is due."""
-    check_cron(settings.cron)
-    if settings.command is not None:
-        words = _words(settings.command)
+    check_cron(settings.schedule.cron)
+    if settings.schedule.command is not None:
+        words = _words(settings.schedule.command)
         if not words or shutil.which(words[0]) is None:
             raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be run.")
-    if settings.notify_url is not None and not settings.notify_url.get_secret_value().startswith(
+    if settings.secrets.notify_url is not None and not settings.secrets.notify_url.get_secret_value().startswith(
         ("http://", "https://")
     ):
         raise ConfigurationError("--notify-url: write an address that begins with https:// or http://.")
@@ -85,11 +89,11 @@ class _Scheduler:
 
     async def run_once(self) -> int:
         """Train what a dead host left behind, and the period that is due if it is free."""
-        due = period_due(self.settings.cron, await self.periods.now())
+        due = period_due(self.settings.schedule.cron, await self.periods.now())
         left_behind = [period for period in await self.periods.abandoned() if period < due]
         earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
         last = await self._train_due(due)
-        if self.settings.json_output:
+        if self.settings.output.json_output:
             print(json.dumps(asdict(last) | {"taken_over": [asdict(summary) for summary in earlier]}))
         return next((summary.exit_code for summary in (last, *reversed(earlier)) if summary.exit_code), 0)
 
@@ -129,7 +133,7 @@ class _Scheduler:
                 logger.warning("the database is away (%s); waiting for it", type(error).__name__)
                 await asyncio.sleep(BEAT.total_seconds())
                 continue
-            upcoming = next_period(self.settings.cron, now)
+            upcoming = next_period(self.settings.schedule.cron, now)
             if upcoming != announced:
                 self._say(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.")
                 announced = upcoming
@@ -138,12 +142,12 @@ class _Scheduler:
 
     async def _train_what_is_due(self, started: datetime) -> None:
         now = await self.periods.now()
-        due = period_due(self.settings.cron, now)
+        due = period_due(self.settings.schedule.cron, now)
         waiting = await self.periods.abandoned()
         missed = now - due < LONGEST_CATCH_UP and await self.periods.has_history_before(due)
         for period in (*waiting, due) if due >= started or missed else waiting:
             summary = await self._train_if_free(period)
-            if summary is not None and self.settings.json_output:
+            if summary is not None and self.settings.output.json_output:
                 print(json.dumps(asdict(summary)), flush=True)
 
     async def _train_if_free(self, period: datetime) -> Summary | None:
@@ -171,7 +175,7 @@ class _Scheduler:
 
     async def _train_if_ready(self, claim: Claim, lost: asyncio.Event) -> tuple[int, str]:
         """The exit code of the period, and the sentence that explains it."""
-        ready = await readiness_of(self.database, self.settings)
+        ready = await readiness_of(self.database, self.settings.windows)
         if not ready.ready:
             return _NOT_READY, ready.sentence
         if not lost.is_set():
@@ -182,32 +186,32 @@ class _Scheduler:
     async def _train(self, claim: Claim, lost: asyncio.Event) -> tuple[int, str]:
         settings, began = self.settings, await self.periods.now()
         ended = await train(
-            _words(settings.command) if settings.command is not None else _TRAIN_MMO,
+            _words(settings.schedule.command) if settings.schedule.command is not None else _TRAIN_MMO,
             os.environ | variables_for(TrainSettings, settings),
             stop=self.stop,
             lost=lost,
-            quiet=settings.json_output,
+            quiet=settings.output.json_output,
         )
         if self.stop.is_set() and ended.was_interrupted:
             raise Interrupted(f"Stopped in period {self._label(claim.period)}; the next scheduler takes it up again.")
         # What another command leaves behind is its own affair.
-        idle = ended.exit_code == 0 and settings.command is None
+        idle = ended.exit_code == 0 and settings.schedule.command is None
         if idle and not await self.periods.finished_a_run(ended.pid, since=began):
             return 1, "The training ended with exit code 0 but left no run: nothing was trained."
         return ended.exit_code, redact(ended.last_words)
 
     async def _notify(self, summary: Summary) -> None:
-        if self.settings.notify_url is not None:
+        if self.settings.secrets.notify_url is not None:
             from trainer.schedule.notify import notify
 
-            await notify(self.settings.notify_url.get_secret_value(), summary)
+            await notify(self.settings.secrets.notify_url.get_secret_value(), summary)
 
     def _summary(self, period: datetime, outcome: str, exit_code: int, reason: str) -> Summary:
-        return Summary(self.settings.job, period.isoformat(), str(outcome), exit_code, reason)
+        return Summary(self.settings.schedule.job, period.isoformat(), str(outcome), exit_code, reason)
 
     def _label(self, period: datetime) -> str:
-        return f"{self.settings.job} {period:%Y-%m-%dT%H:%M:%SZ}"
+        return f"{self.settings.schedule.job} {period:%Y-%m-%dT%H:%M:%SZ}"
 
     def _say(self, line: str) -> None:
         """For people: with ``--json`` stdout belongs to the summaries."""
-        print(line, file=sys.stderr if self.settings.json_output else sys.stdout, flush=True)
+        print(line, file=sys.stderr if self.settings.output.json_output else sys.stdout, flush=True)

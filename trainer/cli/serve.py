@@ -31,21 +31,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: ServeSettings) -> int:
-    key = settings.serve_key.get_secret_value() if settings.serve_key is not None else None
-    if key is None and not _is_loopback(settings.host):
+    key = settings.secrets.serve_key.get_secret_value() if settings.secrets.serve_key is not None else None
+    if key is None and not _is_loopback(settings.server.host):
         raise ConfigurationError(
-            f"--host {settings.host} can be reached from other hosts: set HINDSIGHT_SERVE_KEY, or serve on 127.0.0.1."
+            f"--host {settings.server.host} can be reached from other hosts: set HINDSIGHT_SERVE_KEY, "
+            "or serve on 127.0.0.1."
         )
-    listening = _listen(settings.host, settings.port)
+    listening = _listen(settings.server.host, settings.server.port)
 
+    from trainer.inference.chat_models import open_engine
     from trainer.inference.checkpoints import store_of
-    from trainer.inference.open import open_engine
     from trainer.serve.checkpoints import ServedCheckpoints
 
-    async with open_engine(settings) as engine, _promotions_followed(settings):
-        stored = store_of(settings.home, settings.model)
+    async with open_engine(settings.model, settings.common.home) as engine, _promotions_followed(settings):
+        stored = store_of(settings.common.home, settings.model.model)
         checkpoints = ServedCheckpoints(
-            settings.home, settings.model, stored, engine.model, base_model=settings.base_model
+            settings.common.home, settings.model.model, stored, engine.model, base_model=settings.model.base_model
         )
         checkpoints.refresh()
         checkpoints.check_served()
@@ -57,9 +58,11 @@ def _promotions_followed(settings: ServeSettings) -> AbstractAsyncContextManager
     """Those in the ledger where a database is named; otherwise only the file's, which needs no Postgres to run."""
     from trainer.serve.checkpoints import following_ledger
 
-    if settings.database_url is None:
+    if settings.secrets.database_url is None:
         return nullcontext()
-    return following_ledger(settings.database_url.get_secret_value(), settings.home, settings.model)
+    return following_ledger(
+        settings.secrets.database_url.get_secret_value(), settings.common.home, settings.model.model
+    )
 
 
 async def _serve(
@@ -86,9 +89,11 @@ async def _serve(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             """Said when it is true: requests are answered and signals are heard from here on."""
             await super().startup(sockets)
-            print(f"Serving {checkpoints.served_name} as {settings.model!r} at http://{host}:{port}/v1", flush=True)
+            print(
+                f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1", flush=True
+            )
 
-    app = make_app(checkpoints, key=key, most_waiting=settings.most_waiting)
+    app = make_app(checkpoints, key=key, most_waiting=settings.server.max_waiting)
     host, port = listening.getsockname()[:2]
     await Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)).serve(sockets=[listening])
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError
 from data_bridge.window_ids import is_closed, last_closed_windows, normalise, start_of, window_of, windows_from
 from trainer.cli.frame import database_of, run_command
-from trainer.config.commands import SpawnSettings
+from trainer.config.data_commands import SpawnSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -47,27 +47,31 @@ async def spawn(settings: SpawnSettings) -> int:
     from trainer.world.play import play_windows
 
     windows = windows_to_play(settings, datetime.now(UTC))
-    market = Market(settings.seed, settings.luck, settings.stage, settings.decisions)
+    market = Market(settings.play.seed, settings.market.luck, settings.market.stage, settings.market.decisions)
     async with _own_database(settings) as database, _cast(settings) as cast:
         started = time.monotonic()
         fresh = await unplayed(database, astuple(market), windows)
-        with _progress(len(windows), quiet=settings.json_output) as advance:
+        with _progress(len(windows), quiet=settings.output.json_output) as advance:
             tally = await play_windows(
                 database,
-                settings.home / "spool",
+                settings.common.home / "spool",
                 market,
                 cast,
                 windows,
-                exploration=Exploration(how=settings.explore),
-                lookahead=0 if settings.policy == "scripted" else _LOOKAHEAD,
-                write_together=_WRITE_TOGETHER if settings.policy == "scripted" else 1,
+                exploration=Exploration(how=settings.market.explore),
+                lookahead=0 if settings.play.policy == "scripted" else _LOOKAHEAD,
+                write_together=_WRITE_TOGETHER if settings.play.policy == "scripted" else 1,
                 on_window=advance,
             )
         seconds = time.monotonic() - started
         # What had been played before is left alone here too: it may hold faults already.
-        faults = await soil(database, fresh, settings.dirty, settings.seed) if settings.dirty else Counter[str]()
+        faults = (
+            await soil(database, fresh, settings.play.dirty, settings.play.seed)
+            if settings.play.dirty
+            else Counter[str]()
+        )
         report = _report(settings, windows, tally, faults, seconds, database.label)
-    if settings.json_output:
+    if settings.output.json_output:
         import msgspec
 
         print(msgspec.json.encode(report).decode())
@@ -93,16 +97,16 @@ def windows_to_play(settings: SpawnSettings, now: datetime) -> tuple[str, ...]:
 
     Without --start, whole days that end with yesterday, so that the same call a little later means the same hours.
     """
-    if settings.start is None:
-        if settings.until_now or settings.windows > _WHOLE_DAYS_WITHIN_A_WEEK:
-            return last_closed_windows(settings.windows, now)
+    if settings.play.start is None:
+        if settings.play.until_now or settings.play.count > _WHOLE_DAYS_WITHIN_A_WEEK:
+            return last_closed_windows(settings.play.count, now)
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        return windows_from(window_of(midnight - timedelta(days=-(-settings.windows // 24))), settings.windows)
-    start = normalise(settings.start)
+        return windows_from(window_of(midnight - timedelta(days=-(-settings.play.count // 24))), settings.play.count)
+    start = normalise(settings.play.start)
     if start is None:
-        raise ConfigurationError(f"--start: {settings.start!r} is not a window id: write YYYY-MM-DDTHH:00.")
-    count = settings.windows
-    if settings.until_now:
+        raise ConfigurationError(f"--start: {settings.play.start!r} is not a window id: write YYYY-MM-DDTHH:00.")
+    count = settings.play.count
+    if settings.play.until_now:
         newest = last_closed_windows(1, now)[0]
         count = int((start_of(newest) - start_of(start)) / timedelta(hours=1)) + 1
         if count < 1:
@@ -118,34 +122,42 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
     """The agents, with whatever decides for them open for as long as they play."""
     from trainer.world.agents import ChatPolicy, model_cast, scripted_cast
 
-    if settings.policy == "scripted":
-        yield scripted_cast(settings.agents, settings.seed)
-    elif settings.policy == "embedded":
+    if settings.play.policy == "scripted":
+        yield scripted_cast(settings.market.agents, settings.play.seed)
+    elif settings.play.policy == "embedded":
         from trainer.inference.base_model import model_directory
-        from trainer.inference.engine import Engine
+        from trainer.inference.chat_models import Engine
 
-        if not settings.json_output:
+        if not settings.output.json_output:
             print(
                 "loading the model; the first time on a machine it is converted, which takes a minute", file=sys.stderr
             )
-        engine = Engine(model_directory(settings.base_model, settings.home), threads=settings.threads)
+        engine = Engine(
+            model_directory(settings.model.base_model, settings.common.home), threads=settings.model.threads
+        )
         try:
-            base = engine.model(None, f"{settings.model}@step0")
-            yield model_cast(settings.agents, settings.seed, ChatPolicy(base, settings.temperature))
+            base = engine.model(None, f"{settings.model.model}@step0")
+            yield model_cast(settings.market.agents, settings.play.seed, ChatPolicy(base, settings.market.temperature))
         finally:
             await engine.close()
-    elif settings.policy.startswith(("http://", "https://")):
-        from trainer.inference.open import EndpointModel
+    elif settings.play.policy.startswith(("http://", "https://")):
+        from trainer.inference.chat_models import EndpointModel
 
-        key = settings.policy_api_key.get_secret_value() if settings.policy_api_key is not None else "none"
-        endpoint = EndpointModel(settings.policy, settings.policy_model or settings.model, key)
+        key = (
+            settings.secrets.policy_api_key.get_secret_value()
+            if settings.secrets.policy_api_key is not None
+            else "none"
+        )
+        endpoint = EndpointModel(settings.play.policy, settings.play.policy_model or settings.model.model, key)
         try:
-            yield model_cast(settings.agents, settings.seed, ChatPolicy(endpoint, settings.temperature))
+            yield model_cast(
+                settings.market.agents, settings.play.seed, ChatPolicy(endpoint, settings.market.temperature)
+            )
         finally:
             await endpoint.close()
     else:
         raise ConfigurationError(
-            f"--policy: {settings.policy!r} is neither scripted, nor embedded, nor the http(s) URL of an endpoint."
+            f"--policy: {settings.play.policy!r} is neither scripted, nor embedded, nor the http(s) URL of an endpoint."
         )
 
 
@@ -184,9 +196,9 @@ def _report(
 ) -> dict[str, Any]:
     return {
         "database": database,
-        "policy": settings.policy,
-        "seed": settings.seed,
-        "luck": settings.luck,
+        "policy": settings.play.policy,
+        "seed": settings.play.seed,
+        "luck": settings.market.luck,
         "first_window": windows[0],
         "last_window": windows[-1],
         "windows_played": tally.windows,

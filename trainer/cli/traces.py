@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.config.commands import TraceSettings
+from trainer.config.data_commands import TraceSettings
 
 EXAMPLES = """examples:
   traces.py export week.jsonl.gz                    the last week of DATABASE_URL, with what happened
@@ -33,23 +33,29 @@ async def work(settings: TraceSettings) -> int:
     from data_bridge.traces import export_traces, import_traces
     from trainer.ledger.clock import clock
 
-    is_export = settings.action == "export"
+    is_export = settings.traces.action == "export"
     async with database_of(settings, migrate=not is_export) as database:
-        with _progress(settings.action, quiet=settings.json_output) as progress:
+        with _progress(settings.traces.action, quiet=settings.output.json_output) as progress:
             if is_export:
-                end = await clock(database, settings.until)
-                first = end - settings.lookback
-                passed = await export_traces(database, settings.file, first=first, end=end, progress=progress)
+                end = await clock(database, settings.windows.until)
+                first = end - settings.windows.lookback
+                passed = await export_traces(database, settings.traces.file, first=first, end=end, progress=progress)
             else:
-                passed = await import_traces(database, settings.file, untrained=settings.untrained, progress=progress)
-    if settings.json_output:
+                passed = await import_traces(
+                    database, settings.traces.file, untrained=settings.traces.untrained, progress=progress
+                )
+    if settings.output.json_output:
         counts = {"trajectories": passed.trajectories, "windows": passed.windows, "outcomes": passed.outcomes}
         added = {} if is_export else {"new": passed.new}
-        print(json.dumps({"action": settings.action, "file": str(settings.file), **counts, **added}))
+        print(json.dumps({"action": settings.traces.action, "file": str(settings.traces.file), **counts, **added}))
     else:
         what = f"{passed.trajectories:,} trajectories of {passed.windows:,} windows with {passed.outcomes:,} outcomes"
-        done = f"{what} to {settings.file}" if is_export else f"{what}, {passed.new:,} of them new, to {database.label}"
-        print(f"{settings.action}ed {done}")
+        done = (
+            f"{what} to {settings.traces.file}"
+            if is_export
+            else f"{what}, {passed.new:,} of them new, to {database.label}"
+        )
+        print(f"{settings.traces.action}ed {done}")
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.config.sections import TrainSettings
+from trainer.config.commands import TrainSettings
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -48,17 +48,17 @@ async def work(settings: TrainSettings) -> int:
     from trainer.train.backends.choose import choose_backend
 
     _check_settings(settings)
-    choice = choose_backend(settings)
-    check_canary(choice.name, settings.canary)
-    view = open_view(quiet=settings.json_output)
+    choice = choose_backend(settings.backend, settings.model, settings.secrets.wandb_api_key)
+    check_canary(choice.name, settings.promotion.canary)
+    view = open_view(quiet=settings.output.json_output)
     try:
-        async with database_of(settings, migrate=not settings.dry_run) as database:
-            simulated = settings.simulate == "on" or (settings.simulate == "auto" and database.is_embedded)
+        async with database_of(settings, migrate=not settings.run.dry_run) as database:
+            simulated = settings.run.simulate == "on" or (settings.run.simulate == "auto" and database.is_embedded)
             view.say(f"Database: {database.label}.")
             view.say(f"Backend: {choice}.")
-            view.say(describe(identity_of(settings)))
+            view.say(describe(identity_of(settings.judge)))
             await _heed_certificate(settings, database, view)
-            if settings.dry_run:
+            if settings.run.dry_run:
                 return await _dry_run(settings, database, simulated)
             return await _train(settings, database, choice, view, simulated)
     finally:
@@ -67,15 +67,16 @@ async def work(settings: TrainSettings) -> int:
 
 def _check_settings(settings: TrainSettings) -> None:
     """What can be refused before anything is opened."""
-    from trainer.config.sections import judged_by
+    from trainer.config.derived import judged_by, keys_of
     from trainer.judge.open import refuse_unusable
-    from trainer.train.credit import parse_rule
-    from trainer.train.step_metrics import parse_thresholds
+    from trainer.train.selection import parse_rule
+    from trainer.train.thresholds import parse_thresholds
 
-    parse_rule(settings.select)
-    parse_thresholds(settings.stop_on)
-    refuse_unusable(settings)
-    refuse_unusable(judged_by(settings))  # not after the training has been paid for
+    parse_rule(settings.groups.select)
+    parse_thresholds(settings.training.stop_on)
+    refuse_unusable(settings.judge, settings.secrets)
+    judge, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
+    refuse_unusable(judge, keys)  # not after the training has been paid for
 
 
 async def _heed_certificate(settings: TrainSettings, database: Database, view: View) -> None:
@@ -84,7 +85,7 @@ async def _heed_certificate(settings: TrainSettings, database: Database, view: V
     from trainer.judge.open import identity_of
     from trainer.ledger.certificates import find
 
-    identity = identity_of(settings)
+    identity = identity_of(settings.judge)
     known = await database.pool.fetchval("SELECT to_regclass('hindsight.certificates') IS NOT NULL")
     certificate = await find(database, identity) if known else None
     if certificate is not None and certificate.passed:
@@ -94,7 +95,7 @@ async def _heed_certificate(settings: TrainSettings, database: Database, view: V
         fault = "has no certificate"
     else:
         fault = "failed its certification on " + ", ".join(line.name for line in certificate.lines if not line.passed)
-    if settings.require_certified:
+    if settings.run.require_certified:
         raise ConfigurationError(
             f"--require-certified: the judge {identity.judge} {fault}; run scripts/certify_judge.py, or choose another."
         )
@@ -104,7 +105,7 @@ async def _heed_certificate(settings: TrainSettings, database: Database, view: V
 
 async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
     from trainer.ledger.runs import Ledger
-    from trainer.run.log_training import plan_log, summary_of
+    from trainer.run.train import plan_log, summary_of
 
     if simulated:
         _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid or written.")
@@ -129,13 +130,13 @@ def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
     """What the closed loop would play; nothing of it exists yet."""
     from trainer.judge.cost import estimate
 
-    windows = settings.iterations * settings.windows_per_iteration
-    held_out = round(windows * settings.held_out_share)
-    groups = (windows - held_out) * -(-settings.agents // settings.max_group)
-    trajectories = (windows - held_out) * settings.agents
-    cost = estimate(groups, trajectories * settings.decisions * _TOKENS_OF_A_DECISION, settings)
+    windows = settings.run.iterations * settings.run.windows_per_iteration
+    held_out = round(windows * settings.windows.held_out_share)
+    groups = (windows - held_out) * -(-settings.market.agents // settings.groups.max_group)
+    trajectories = (windows - held_out) * settings.market.agents
+    cost = estimate(groups, trajectories * settings.market.decisions * _TOKENS_OF_A_DECISION, settings.judge)
     return {
-        "days": settings.iterations,
+        "days": settings.run.iterations,
         "windows": windows,
         "held_out_windows": held_out,
         "groups": groups,
@@ -147,7 +148,7 @@ def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
 
 
 def _show(settings: TrainSettings, values: Mapping[str, Any], closing: str) -> None:
-    if settings.json_output:
+    if settings.output.json_output:
         print(json.dumps(dict(values)))
         return
     for name, value in values.items():
@@ -156,7 +157,7 @@ def _show(settings: TrainSettings, values: Mapping[str, Any], closing: str) -> N
 
 
 def _show_run(settings: TrainSettings, run: TrainingRun, after: AfterTraining) -> None:
-    if settings.json_output:
+    if settings.output.json_output:
         summary = {"run": run.run_id, **run.told, **after.summary}
         print(json.dumps(summary, default=str))
         return
@@ -164,7 +165,7 @@ def _show_run(settings: TrainSettings, run: TrainingRun, after: AfterTraining) -
     print(
         f"Run {run.run_id}: {progress.steps} steps, {progress.trainable_tokens:,} tokens, "
         f"{run.summary['groups_judged']} groups judged for ${progress.cost_usd:.2f}; "
-        f"the newest checkpoint is {settings.model}@step{progress.step}."
+        f"the newest checkpoint is {settings.model.model}@step{progress.step}."
     )
     if run.summary.get("left_out"):
         print(f"Left out: {_shown(run.summary['left_out'])}.")

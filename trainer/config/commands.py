@@ -1,4 +1,4 @@
-"""The settings of each command: the sections it needs, and what only it has.
+"""The settings of the commands that train, evaluate, promote and serve: their sections, and what only they have.
 
 What a command is asked to do once (roll back, list, force) is a flag and never a variable.
 """
@@ -6,56 +6,105 @@ What a command is asked to do once (roll back, list, force) is a flag and never 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Self
 
-from pydantic import SecretStr
+from pydantic import SecretStr, model_validator
 
+from trainer.config.data_commands import (
+    CertifySettings,
+    CheckSettings,
+    JudgeWindowsSettings,
+    MigrationSettings,
+    SpawnSettings,
+    TraceSettings,
+)
 from trainer.config.sections import (
-    MOST_HOURS,
-    CommonSettings,
+    DatabaseSecrets,
     DatabaseSettings,
-    GateSettings,
-    GroupingSettings,
+    EvaluationSecrets,
+    GroupSettings,
     HeldOutSettings,
-    JudgeCallSettings,
-    JudgeCostSettings,
-    JudgeFailureSettings,
-    JudgePriceSettings,
-    JudgeSettings,
-    MarketSettings,
-    ModelNameSettings,
-    ModelSettings,
+    JudgedSettings,
     MomentSettings,
     OutputSettings,
-    PlanSettings,
-    PromotionSettings,
     ReadinessSettings,
+    WandbSecrets,
     WindowSettings,
 )
-from trainer.config.sources import Duration, Section, setting, variable_of
+from trainer.config.settings import Command, Duration, Section, sections_of, setting, variables_of
+from trainer.config.training import (
+    AddressSettings,
+    BackendSettings,
+    ChoiceSettings,
+    EvaluationSettings,
+    GateSettings,
+    ModelNameSettings,
+    ModelSettings,
+    PromotionSettings,
+    RunSettings,
+    TrainingSettings,
+    WorldSettings,
+)
 
 
-class CheckSettings(
-    CommonSettings, OutputSettings, DatabaseSettings, ReadinessSettings, PlanSettings, JudgeCostSettings
-):
-    """check_windows."""
-
-    window: str | None = setting(None, "Show this one window in full.", metavar="ID", flag_only=True)
+class TrainSecrets(DatabaseSecrets, EvaluationSecrets, WandbSecrets):
+    """Everything that a training calls out to."""
 
 
-def all_variables() -> frozenset[str]:
-    """Every variable that any command reads; a command does not reject a variable of another."""
-    sections = Section.__subclasses__()
-    names = set[str]()
-    while sections:
-        section = sections.pop()
-        sections.extend(section.__subclasses__())
-        named = (variable_of(name, field) for name, field in section.model_fields.items())
-        names.update(variable for variable in named if variable is not None)
-    return frozenset(names)
+class TrainSettings(Command):
+    """train_mmo."""
+
+    output: OutputSettings
+    run: RunSettings
+    database: DatabaseSettings
+    windows: ReadinessSettings
+    groups: GroupSettings
+    judge: JudgedSettings
+    model: ModelSettings
+    backend: BackendSettings
+    choice: ChoiceSettings
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+    gate: GateSettings
+    promotion: PromotionSettings
+    market: WorldSettings
+    secrets: TrainSecrets
+
+    @model_validator(mode="after")
+    def _judge_is_complete(self) -> Self:
+        if self.judge.judge == "llm" and not self.judge.judge_model:
+            raise ValueError("--judge llm needs JUDGE_MODEL: name the model that judges")
+        return self
 
 
-class ScheduleSettings(CommonSettings, OutputSettings, DatabaseSettings, ReadinessSettings):
+class ComparedSettings(Section):
+    """What is compared."""
+
+    candidate: str | None = setting(
+        None, "Checkpoint to evaluate, e.g. hindsight@step3 or 3; unset: the newest.", positional=True
+    )
+    incumbent: str | None = setting(
+        None, "Checkpoint to compare with; unset: the promoted one, or the base model (step 0).", positional=True
+    )
+
+
+class EvaluateSettings(Command):
+    """evaluate."""
+
+    compared: ComparedSettings
+    output: OutputSettings
+    database: DatabaseSettings
+    windows: WindowSettings
+    judge: JudgedSettings
+    model: ModelSettings
+    choice: ChoiceSettings
+    evaluation: EvaluationSettings
+    gate: GateSettings
+    promotion: AddressSettings
+    secrets: TrainSecrets
+
+
+class PeriodSettings(Section):
     """Schedule: every other setting of the training reads its variable, from the environment or .env."""
 
     cron: str = setting("0 3 * * 0", "When to train, as a cron expression in UTC.", metavar="EXPRESSION")
@@ -68,12 +117,37 @@ class ScheduleSettings(CommonSettings, OutputSettings, DatabaseSettings, Readine
     )
     period_attempts: int = setting(3, "How often a failed period is tried in all.", ge=1)
     retry_after: Duration = setting("10m", "Pause before a failed period is tried again.")
+
+
+class ScheduleSecrets(DatabaseSecrets):
+    """Schedule: every other setting of the training reads its variable, from the environment or .env."""
+
     notify_url: SecretStr | None = setting(
         None, "Webhook that is told each period's summary as JSON; never fatal.", flag="--notify-url", metavar="URL"
     )
 
 
-class ServeSettings(CommonSettings, ModelSettings):
+class ScheduleSettings(Command):
+    """schedule_training."""
+
+    schedule: PeriodSettings
+    output: OutputSettings
+    database: DatabaseSettings
+    windows: ReadinessSettings
+    secrets: ScheduleSecrets
+
+
+class ServerSettings(Section):
+    """Server."""
+
+    host: str = setting("127.0.0.1", "Address to listen on; any but loopback needs HINDSIGHT_SERVE_KEY.")
+    port: int = setting(8808, "Port to listen on.", ge=0, le=65535)
+    max_waiting: int = setting(
+        512, "Requests answered at once; more are told to come back (429).", ge=1, formerly="most_waiting"
+    )
+
+
+class ServeSecrets(Section):
     """Server."""
 
     database_url: SecretStr | None = setting(
@@ -83,22 +157,19 @@ class ServeSettings(CommonSettings, ModelSettings):
         flag="--database-url",
         metavar="URL",
     )
-    host: str = setting("127.0.0.1", "Address to listen on; any but loopback needs HINDSIGHT_SERVE_KEY.")
-    port: int = setting(8808, "Port to listen on.", ge=0, le=65535)
     serve_key: SecretStr | None = setting(None, "Key that clients must send as their API key.")
-    most_waiting: int = setting(512, "Requests answered at once; more are told to come back (429).", ge=1)
 
 
-class PromoteSettings(
-    CommonSettings,
-    OutputSettings,
-    DatabaseSettings,
-    MomentSettings,
-    ModelNameSettings,
-    GateSettings,
-    PromotionSettings,
-):
-    """promote."""
+class ServeSettings(Command):
+    """serve."""
+
+    server: ServerSettings
+    model: ModelSettings
+    secrets: ServeSecrets
+
+
+class PromoteDeeds(Section):
+    """What is promoted."""
 
     step: str | None = setting(
         None,
@@ -106,10 +177,7 @@ class PromoteSettings(
         positional=True,
     )
     list_checkpoints: bool = setting(
-        False,
-        "Show the checkpoints with scores, state and lineage.",
-        flag="--list",
-        flag_only=True,
+        False, "Show the checkpoints with scores, state and lineage.", flag="--list", flag_only=True
     )
     rollback: bool = setting(False, "Go back to an earlier checkpoint (STEP), or end a running canary.", flag_only=True)
     finish: bool = setting(
@@ -119,8 +187,21 @@ class PromoteSettings(
     reason: str | None = setting(None, "Why; kept with the promotion.", flag_only=True)
 
 
-class LineageSettings(CommonSettings, OutputSettings, DatabaseSettings, HeldOutSettings, ModelNameSettings):
-    """lineage."""
+class PromoteSettings(Command):
+    """promote."""
+
+    deed: PromoteDeeds
+    output: OutputSettings
+    database: DatabaseSettings
+    windows: MomentSettings
+    model: ModelNameSettings
+    gate: GateSettings
+    promotion: PromotionSettings
+    secrets: DatabaseSecrets
+
+
+class AncestrySettings(Section):
+    """Lineage."""
 
     checkpoint: str | None = setting(
         None, "Checkpoint to walk back from, e.g. hindsight@step3 or 3; unset: the newest.", positional=True
@@ -131,109 +212,64 @@ class LineageSettings(CommonSettings, OutputSettings, DatabaseSettings, HeldOutS
     depth: int = setting(1, "How many checkpoints back; 0: all the way to the base model.", ge=0, flag_only=True)
 
 
-class ReportSettings(CommonSettings, OutputSettings, DatabaseSettings):
+class LineageSettings(Command):
+    """lineage."""
+
+    lineage: AncestrySettings
+    output: OutputSettings
+    database: DatabaseSettings
+    windows: HeldOutSettings
+    model: ModelNameSettings
+    secrets: DatabaseSecrets
+
+
+class PageSettings(Section):
     """Report."""
 
     run: str | None = setting(None, "Id of the run; unset: the model's latest.", positional=True)
-    model: str = setting("hindsight", "Model whose latest run is reported.")
-    output: Path | None = setting(
-        None, "Where to write the page; unset: in the run's folder.", metavar="FILE", flag_only=True
+    report_file: Path | None = setting(
+        None, "Where to write the page; unset: in the run's folder.", flag="--output", metavar="FILE", flag_only=True
     )
     open_page: bool = setting(False, "Open the page in a browser.", flag="--open", flag_only=True)
     list_runs: bool = setting(False, "List the model's runs instead.", flag="--list", flag_only=True)
 
 
-class SpawnSettings(CommonSettings, OutputSettings, DatabaseSettings, ModelSettings, MarketSettings):
-    """spawn_test_agents."""
+class ReportSettings(Command):
+    """report."""
 
-    windows: int = setting(24, "Hourly windows to play.", ge=1, le=MOST_HOURS, flag_only=True)
-    policy: str = setting(
-        "scripted",
-        "Who decides: `scripted` (skills from 0 to 1), `embedded` (the base model on this CPU), or the base URL of an "
-        "OpenAI-compatible endpoint.",
-        metavar="scripted|embedded|URL",
-    )
-    policy_model: str | None = setting(None, "Name of the model at the endpoint; unset: as --model.")
-    policy_api_key: SecretStr | None = setting(None, "Key of the endpoint.", env="POLICY_API_KEY")
-    seed: int = setting(7, "Seed of the simulated market and its agents.", env="HINDSIGHT_WORLD_SEED")
-    start: str | None = setting(
-        None,
-        "First window, e.g. 2026-03-02T00:00; unset: whole days, the last of them yesterday.",
-        metavar="ID",
-        flag_only=True,
-    )
-    until_now: bool = setting(
-        False, "End with the newest closed hour; with --start, play all hours between.", flag_only=True
-    )
-    dirty: float = setting(
-        0.0, "Share of rows and windows that get one of the faults found in real tables.", ge=0, le=1, flag_only=True
-    )
+    page: PageSettings
+    output: OutputSettings
+    database: DatabaseSettings
+    model: ModelNameSettings
+    secrets: DatabaseSecrets
 
 
-class CertifySettings(
-    CommonSettings,
-    OutputSettings,
-    DatabaseSettings,
-    WindowSettings,
-    GroupingSettings,
-    JudgePriceSettings,
-    JudgeCallSettings,
-):
-    """Certification."""
-
-    groups: int = setting(16, "Groups that the judge is examined on.", ge=4, flag_only=True)
-    group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
-    own_windows: bool = setting(
-        False, "Examine on your own windows as well as on the simulated market.", flag_only=True
-    )
-    fresh: bool = setting(False, "Ask everything anew, also what this judge has answered before.", flag_only=True)
-    seed: int = setting(0, "Seed of the simulated market.")
-
-    def judge_asked_in(self, orders: int) -> JudgeSettings:
-        """The judge as one part of the examination asks it; in how many orders is no choice of the user's."""
-        chosen = {name: getattr(self, name) for name in JudgeSettings.model_fields if name != "judge_orders"}
-        return JudgeSettings(judge_orders=orders, **chosen)
+COMMANDS: tuple[type[Command], ...] = (
+    TrainSettings,
+    EvaluateSettings,
+    PromoteSettings,
+    ServeSettings,
+    ScheduleSettings,
+    LineageSettings,
+    ReportSettings,
+    CheckSettings,
+    JudgeWindowsSettings,
+    CertifySettings,
+    SpawnSettings,
+    MigrationSettings,
+    TraceSettings,
+)
 
 
-class MigrationSettings(CommonSettings, OutputSettings, DatabaseSettings):
-    """run_migrations."""
-
-    status: bool = setting(False, "Only show how each migration stands.", flag_only=True)
-    dry_run: bool = setting(False, "Show what would be applied, and apply nothing.", flag_only=True)
+def all_variables() -> frozenset[str]:
+    """Every variable that any command reads; a command does not reject a variable of another."""
+    return frozenset[str]().union(*(variables_of(command) for command in COMMANDS))
 
 
-class JudgeWindowsSettings(
-    CommonSettings,
-    OutputSettings,
-    DatabaseSettings,
-    WindowSettings,
-    GroupingSettings,
-    JudgeSettings,
-    JudgeFailureSettings,
-):
-    """judge_windows."""
-
-    window: str | None = setting(
-        None, "Judge this one window and show every score and explanation.", metavar="ID", flag_only=True
-    )
-    held_out: bool = setting(
-        False, "Judge the windows that are kept for evaluation instead of the others.", flag_only=True
-    )
-    write_back: bool = setting(
-        False,
-        "Write aiJudgeReward, aiJudgeReasoning, judgedAt and reward_judgments into the game's tables.",
-        flag_only=True,
-    )
-    seed: int = setting(0, "Seed of the grouping; as in training, so that both share their verdicts.")
-
-
-class TraceSettings(CommonSettings, OutputSettings, DatabaseSettings, MomentSettings):
-    """traces."""
-
-    action: Literal["export", "import"] = setting(..., "Write a file of traces, or read one.", positional=True)
-    file: Path = setting(..., "JSON lines, one trajectory each; compressed if the name ends in .gz.", positional=True)
-    lookback: Duration = setting("7d", "Export: how far back windows are read.")
-    until: str | None = setting(None, "Export: as if it were this UTC moment (ISO 8601).")
-    untrained: bool = setting(
-        False, "Import: forget that rows were judged and trained on, to train on them again.", flag_only=True
-    )
+def all_keys() -> dict[str, frozenset[str]]:
+    """Every key of ``run.toml`` that any command reads, by section."""
+    keys: dict[str, frozenset[str]] = {}
+    for command in COMMANDS:
+        for name, section in sections_of(command).items():
+            keys[name] = keys.get(name, frozenset()) | frozenset(section.model_fields)
+    return keys

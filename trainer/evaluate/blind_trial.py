@@ -11,11 +11,10 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from data_bridge.errors import JudgeError, NotEnoughData
 from data_bridge.quality import CheckedWindow
-from trainer.evaluate.comparison import Compared, ScoredReply
+from trainer.evaluate.comparison import Compared, Contestant, ScoredReply, TrialPlan, TrialResult
 from trainer.evaluate.decision_points import (
     DecisionPoint,
     Replay,
@@ -31,17 +30,6 @@ from trainer.types import ChatModel, Completion, Group, Judge, JudgedGroup, Judg
 logger = logging.getLogger(__name__)
 
 _ASKED_AT_ONCE = 64
-
-
-class Policy(Protocol):
-    """Anything that answers at a decision point: a checkpoint, a script, or the log itself."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def replies(
-        self, point: DecisionPoint, *, samples: int, temperature: float, seed: int
-    ) -> list[Completion]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +59,6 @@ class LoggedPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How much is asked, and of whom it is told apart."""
-
-    points_per_window: int = 2
-    samples: int = 4
-    purposes: tuple[str, ...] = ("action",)
-    temperature: float | None = None
-    """None: the one that most of the logged calls were made at, so that an explorer's does not count."""
-    max_group: int = 8
-    min_gain: float = 0.0
-    max_judge_failures: float = 0.2
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The decision points at which all policies can be compared, and why others cannot."""
-
-    compared: tuple[Compared, ...]
-    asked: int
-    left_out: Mapping[str, int]
-    judge_cost_usd: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Answer:
     """One reply on its way to the judge."""
 
@@ -113,11 +76,11 @@ class _Asked:
 
 async def compare_policies(
     windows: Sequence[CheckedWindow],
-    policies: Mapping[Role, Policy],
+    policies: Mapping[Role, Contestant],
     judge: Judge,
-    plan: Plan,
+    plan: TrialPlan,
     replay: Replay | None = None,
-) -> Outcome:
+) -> TrialResult:
     """Ask, replay and judge. NotEnoughData without a decision point, JudgeError if too many got no verdict."""
     points = [
         point
@@ -140,7 +103,7 @@ async def compare_policies(
             f"The evaluation judge gave no verdict at {sum(left_out.values())} of {len(points)} decision points "
             f"({told}): see the log, then evaluate again."
         )
-    return Outcome(compared, len(points), dict(left_out), sum(cost for _, _, cost in judged))
+    return TrialResult(compared, len(points), dict(left_out), sum(cost for _, _, cost in judged))
 
 
 def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list[DecisionPoint]:
@@ -154,7 +117,7 @@ def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list
     return known
 
 
-def _temperature(windows: Sequence[CheckedWindow], plan: Plan) -> float:
+def _temperature(windows: Sequence[CheckedWindow], plan: TrialPlan) -> float:
     if plan.temperature is not None:
         return plan.temperature
     logged = Counter(
@@ -169,8 +132,8 @@ def _temperature(windows: Sequence[CheckedWindow], plan: Plan) -> float:
 
 async def _ask(
     points: Sequence[DecisionPoint],
-    policies: Mapping[Role, Policy],
-    plan: Plan,
+    policies: Mapping[Role, Contestant],
+    plan: TrialPlan,
     replay: Replay | None,
     temperature: float,
 ) -> list[_Asked]:
@@ -178,7 +141,7 @@ async def _ask(
     asked = [_Asked(point) for point in points]
     slots = asyncio.Semaphore(_ASKED_AT_ONCE)
 
-    async def ask(one: _Asked, role: Role, policy: Policy) -> None:
+    async def ask(one: _Asked, role: Role, policy: Contestant) -> None:
         seed = int(alias_of(one.point, "seed", 0, plan.seed)[:7], 16)
         async with slots:
             completions = await policy.replies(one.point, samples=plan.samples, temperature=temperature, seed=seed)
@@ -195,7 +158,7 @@ async def _ask(
     return asked
 
 
-async def _judge(asked: _Asked, judge: Judge, plan: Plan) -> tuple[Compared | None, str | None, float]:
+async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared | None, str | None, float]:
     """The scored replies at one point, or why there are none; and what judging them cost."""
     roles = list(dict.fromkeys(answer.role for answer in asked.answers))
     width = max(1, plan.max_group // len(roles))

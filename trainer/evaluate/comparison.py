@@ -8,23 +8,37 @@ or a lenient group favours nobody.
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 
-from trainer.evaluate.decision_points import DecisionPoint
-from trainer.evidence import Comparison, ExampleDecision, ExampleReply, PolicyFigures, Role, WindowFigures
+from trainer.evaluate.decision_points import (
+    DecisionPoint,
+)
+from trainer.evidence import (
+    Comparison,
+    Evaluation,
+    ExampleDecision,
+    ExampleReply,
+    Interval,
+    PolicyFigures,
+    Role,
+    WindowFigures,
+)
 from trainer.statistics.intervals import (
     ANY,
     DIFFERENCE_OF_SHARES,
     SHARE,
     Bounds,
-    Interval,
     by_window,
     mean_interval,
     spearman,
     windows_needed,
 )
+from trainer.types import Completion, Judge, Release
 
 _LONGEST_SHOWN = 2_000
 
@@ -200,3 +214,90 @@ def _known(interval: Interval | None) -> Interval:
     if interval is None:
         raise ValueError("there is no decision point to compare policies at")
     return interval
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """How many decision points and replies are compared, and what counts as enough."""
+
+    points_per_window: int = 2
+    samples: int = 4
+    purposes: tuple[str, ...] = ("action",)
+    temperature: float | None = None
+    """None: the one that most of the logged calls were made at, so that an explorer's does not count."""
+    max_group: int = 8
+    min_gain: float = 0.0
+    max_judge_failures: float = 0.2
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """The decision points at which all policies can be compared, and why others cannot."""
+
+    compared: tuple[Compared, ...]
+    asked: int
+    left_out: Mapping[str, int]
+    judge_cost_usd: float
+
+
+def summarise(
+    outcome: TrialResult,
+    policies: Mapping[Role, Contestant],
+    plan: TrialPlan,
+    judge: Judge,
+    *,
+    candidate: Release,
+    incumbent: Release | None,
+    run_id: str | None = None,
+    training_judge: str | None = None,
+    kl_from_base: float | None = None,
+) -> Evaluation:
+    """The outcome as figures with intervals."""
+    names = {role: policy.name for role, policy in policies.items()}
+    best, worst = best_and_worst(outcome.compared, names)
+    return Evaluation(
+        evaluation_id=uuid.uuid4().hex,
+        run_id=run_id,
+        model=candidate.model,
+        candidate=candidate,
+        incumbent=incumbent,
+        judge=judge.identity,
+        training_judge=training_judge,
+        decision_points=len(outcome.compared),
+        samples=plan.samples,
+        left_out=dict(outcome.left_out),
+        windows=windows_of(outcome.compared, names),
+        figures=tuple(
+            figures_of(
+                role,
+                name,
+                outcome.compared,
+                seed=plan.seed,
+                kl_from_base=kl_from_base if role is Role.CANDIDATE else None,
+            )
+            for role, name in names.items()
+        ),
+        comparisons=tuple(
+            compare(role, name, outcome.compared, min_gain=plan.min_gain, seed=plan.seed)
+            for role, name in names.items()
+            if role is not Role.CANDIDATE
+        ),
+        score_pnl_correlation=score_pnl_correlation(outcome.compared),
+        best=best,
+        worst=worst,
+        judge_cost_usd=outcome.judge_cost_usd,
+        seed=plan.seed,
+        created_at=datetime.now(UTC),
+    )
+
+
+class Contestant(Protocol):
+    """Anything that answers at a decision point: a checkpoint, a script, or the log itself."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def replies(
+        self, point: DecisionPoint, *, samples: int, temperature: float, seed: int
+    ) -> list[Completion]: ...

@@ -23,7 +23,6 @@ from data_bridge.models import (
     MarketOutcomes,
     NotText,
     Step,
-    seen_messages,
 )
 from data_bridge.quality import CheckedWindow
 
@@ -54,7 +53,7 @@ class DecisionPoint:
 
     @property
     def messages(self) -> list[ChatMessage]:
-        return seen_messages(self.call)
+        return self.call.seen()
 
     @property
     def max_tokens(self) -> int:
@@ -124,7 +123,7 @@ def _of_trajectory(
 
 def _can_be_asked(call: LLMCall) -> bool:
     try:
-        return bool(seen_messages(call))
+        return bool(call.seen())
     except NotText:
         return False
 

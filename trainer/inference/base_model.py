@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import BackendError, ConfigurationError
-from data_bridge.models import ChatMessage, as_dicts
+from data_bridge.models import ChatMessage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -187,7 +187,8 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> fr
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
     """``messages`` as the model is given them, up to where its reply begins."""
-    encoded = tokenizer.apply_chat_template(as_dicts(messages), add_generation_prompt=True, return_dict=True)
+    said = [message.as_dict() for message in messages]
+    encoded = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=True)
     return tuple(encoded["input_ids"])
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from jinja2 import TemplateError
 
 from data_bridge.errors import BackendError, HindsightError
 from trainer.inference.base_model import Adapters, end_tokens, load_base, load_tokenizer, prompt_tokens
+from trainer.inference.request import EngineRequest
 from trainer.inference.shared_prefix import PromptReader, register
 from trainer.inference.wave import LANE_BYTES, LoadedModel, Reply, Waiting, Wave, cheapest_pair, in_waves, random_source
 from trainer.types import Completion
-
-if TYPE_CHECKING:
-    from trainer.inference.engine import _Request
 
 _MOST_WAVES = 2
 """Waves of one adapter before they are joined: one that is large, and a small one that newcomers can join cheaply."""
@@ -45,13 +42,13 @@ class EngineLoop:
         self._reader = PromptReader(model.base_model)
         self._waiting = Waiting(LANE_BYTES // self._reader.bytes_per_token())
         self._waves: list[Wave] = []
-        self._requests: dict[int, _Request] = {}  # by the identity of each of their replies
+        self._requests: dict[int, EngineRequest] = {}  # by the identity of each of their replies
 
     @property
     def is_busy(self) -> bool:
         return bool(self._waves or self._waiting)
 
-    def admit(self, requests: Sequence[_Request]) -> None:
+    def admit(self, requests: Sequence[EngineRequest]) -> None:
         """Queue the replies to ``requests``, and begin those that there is room for."""
         for request in requests:
             if request.is_cancelled:
@@ -126,7 +123,7 @@ class EngineLoop:
                 self._waves.remove(first)
                 self._fail([*first.replies, *second.replies], error)
 
-    def _replies(self, request: _Request) -> list[Reply]:
+    def _replies(self, request: EngineRequest) -> list[Reply]:
         try:
             prompt = prompt_tokens(self._tokenizer, request.messages)
         except TemplateError as error:

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
-from trainer.config.sections import JudgeSettings, judge_key
+from trainer.config.derived import judge_key
+from trainer.config.sections import JudgeSecrets, JudgeSettings
 from trainer.judge.client import Endpoint
 from trainer.judge.cost import price_of, uses_llm
 from trainer.judge.limits import Budget, Limiter, Retry
@@ -24,6 +25,7 @@ from trainer.types import Judge, JudgeIdentity
 @asynccontextmanager
 async def open_judge(
     settings: JudgeSettings,
+    secrets: JudgeSecrets,
     database: Database | None,
     run_id: str,
     *,
@@ -45,12 +47,12 @@ async def open_judge(
         if not uses_llm(settings):
             yield OutcomeJudge(store if database is not None else None)
             return
-        refuse_unusable(settings)
+        refuse_unusable(settings, secrets)
         identity = identity_of(settings)
         endpoint = Endpoint(
             model=identity.judge,
             base_url=settings.judge_base_url,
-            api_key=_key(settings),
+            api_key=_key(settings, secrets),
             timeout=settings.judge_timeout,
             reply_tokens=settings.judge_reply_tokens,
         )
@@ -73,12 +75,12 @@ async def open_judge(
         )
 
 
-def refuse_unusable(settings: JudgeSettings) -> None:
+def refuse_unusable(settings: JudgeSettings, secrets: JudgeSecrets) -> None:
     """ConfigurationError for what can be known to fail before anything is opened, played or paid for."""
     if not uses_llm(settings):
         return
     identity_of(settings)
-    _key(settings)
+    _key(settings, secrets)
     if settings.judge_base_url is not None and not _is_address(settings.judge_base_url):
         raise ConfigurationError(
             "JUDGE_BASE_URL must be the address of an endpoint, such as http://127.0.0.1:8000/v1 "
@@ -91,9 +93,9 @@ def refuse_unusable(settings: JudgeSettings) -> None:
         )
 
 
-def _key(settings: JudgeSettings) -> str:
+def _key(settings: JudgeSettings, secrets: JudgeSecrets) -> str:
     """The judge's key without the line break that a secret's file often ends with."""
-    key = judge_key(settings).strip()
+    key = judge_key(secrets, settings.judge_base_url).strip()
     if not (key.isascii() and key.isprintable()):
         raise ConfigurationError("The judge's key holds a character that no key has: check JUDGE_API_KEY.")
     return key

@@ -76,7 +76,8 @@ class OutcomeJudge:
                 for shown in view.trajectories
                 for verdict in [by_id[shown.trajectory.trajectory_id]]
             )
-            await self.store.store(JudgeQuestion(key, 0, group, self.identity), Judgement(judged, prompt_hash=""))
+            question = JudgeQuestion(key, 0, group.window_id, group.group_id, self.identity)
+            await self.store.store(question, Judgement(judged, prompt_hash=""))
         self.usage.count_group(cached=False)
         return JudgedGroup(group, verdicts, self.identity, key)
 

@@ -121,6 +121,16 @@ class OverContext(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Prompt:
+    system: str
+    user: str
+    ids: tuple[str, ...]
+    """Id of each trajectory, in the view's order (not the order shown)."""
+    prompt_hash: str
+    """Of the prompt with the ids numbered: the same question has the same hash under other ids."""
+
+
+@dataclass(frozen=True, slots=True)
 class FittedGroup:
     """A view whose prompt is within the budget, and what that took."""
 
@@ -133,15 +143,17 @@ class FittedGroup:
     shortened: int
     characters_cut: int
 
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    system: str
-    user: str
-    ids: tuple[str, ...]
-    """Id of each trajectory, in the view's order (not the order shown)."""
-    prompt_hash: str
-    """Of the prompt with the ids numbered: the same question has the same hash under other ids."""
+    def prompt(self, order: Sequence[int], nonce: bytes, fault: str | None = None) -> Prompt:
+        """The question with the trajectories in ``order``, under ids from ``nonce``; names the last reply's fault."""
+        ids = tuple(_opaque_id(nonce, number) for number in range(len(self.bodies)))
+        shown = [self.bodies[place] for place in order]
+        truth = self.view.ground_truth
+        numbered = _user_message(truth, [str(number) for number in range(len(shown))], shown)
+        user = _user_message(truth, [ids[place] for place in order], shown)
+        if fault is not None:
+            user += "\n\n" + _AGAIN.format(fault=fault[:_LONGEST_FAULT])
+        digest = hashlib.blake2b(f"{self.system}\x1f{numbered}".encode(), digest_size=16).hexdigest()
+        return Prompt(system=self.system, user=user, ids=ids, prompt_hash=digest)
 
 
 def fit(view: GroupView, rubric: Rubric, context_tokens: int) -> FittedGroup:
@@ -227,19 +239,6 @@ def orders(count: int, number: int, key: str) -> list[list[int]]:
         if another not in found or len(found) >= math.factorial(count):
             found.append(another)
     return found[:number]
-
-
-def prompt(fitted: FittedGroup, order: Sequence[int], nonce: bytes, fault: str | None = None) -> Prompt:
-    """The question with the trajectories in ``order``, under ids made from ``nonce``; names the last reply's fault."""
-    ids = tuple(_opaque_id(nonce, number) for number in range(len(fitted.bodies)))
-    shown = [fitted.bodies[place] for place in order]
-    truth = fitted.view.ground_truth
-    numbered = _user_message(truth, [str(number) for number in range(len(shown))], shown)
-    user = _user_message(truth, [ids[place] for place in order], shown)
-    if fault is not None:
-        user += "\n\n" + _AGAIN.format(fault=fault[:_LONGEST_FAULT])
-    digest = hashlib.blake2b(f"{fitted.system}\x1f{numbered}".encode(), digest_size=16).hexdigest()
-    return Prompt(system=fitted.system, user=user, ids=ids, prompt_hash=digest)
 
 
 def _user_message(truth: str, ids: Sequence[str], bodies: Sequence[str]) -> str:

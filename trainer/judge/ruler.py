@@ -22,7 +22,7 @@ from data_bridge.quality import Reason
 from trainer.judge.client import CallFailed, Endpoint, JudgeReply
 from trainer.judge.cost import Price
 from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
-from trainer.judge.prompt import BadReply, FittedGroup, OverContext, Prompt, Rubric, fit, orders, parse, prompt
+from trainer.judge.prompt import BadReply, FittedGroup, OverContext, Prompt, Rubric, fit, orders, parse
 from trainer.judge.view import GroupView, view_of
 from trainer.ledger.verdicts import Call, CallResult, JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
 from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
@@ -114,9 +114,10 @@ class LlmJudge:
         # Not from ``key``: under another purpose the very same question is asked again.
         listings = orders(len(view.trajectories), self.orders, view.key(self.identity))
         # All orders are heard to the end, also when one of them fails: their calls are paid for.
+        where = (view.group.window_id, view.group.group_id)
         heard = await asyncio.gather(
             *(
-                self._settle(JudgeQuestion(key, number, view.group, self.identity), fitted, listings[number], bill)
+                self._settle(JudgeQuestion(key, number, *where, self.identity), fitted, listings[number], bill)
                 for number in missing
             ),
             return_exceptions=True,
@@ -144,7 +145,7 @@ class LlmJudge:
     async def _ask(self, question: JudgeQuestion, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
         fault: str | None = None
         for _ in range(_ASKED):
-            asked = prompt(fitted, listing, secrets.token_bytes(16), fault)
+            asked = fitted.prompt(listing, secrets.token_bytes(16), fault)
             answer = await self._answer(question, asked, fitted, bill)
             cost = self._cost(answer.prompt_tokens, answer.completion_tokens)
             call = Call(

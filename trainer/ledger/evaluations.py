@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 
 from data_bridge.database import Database
 from data_bridge.window_ids import is_held_out
-from trainer.evidence import Evaluation, from_json, to_json
-from trainer.promote.gate import GateDecision
+from trainer.evidence import Evaluation, GateDecision, from_json, to_json
 
 
 async def save(database: Database, evaluation: Evaluation) -> None:
@@ -47,7 +46,7 @@ async def latest_evaluation(
     text = await database.pool.fetchval(
         "SELECT report::text FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2"
         " AND ($3::int IS NULL OR (incumbent_step = $3"
-        "   AND coalesce(report #>> '{incumbent,checkpoint,model}', report #>> '{incumbent,model}', model) = model))"
+        "   AND coalesce(report -> 'incumbent' ->> 'model', model) = model))"
         " ORDER BY created_at DESC LIMIT 1",
         *(model, step, against),
     )

@@ -22,7 +22,7 @@ import asyncpg
 import msgspec
 
 from data_bridge.database import Database
-from trainer.types import Group, JudgeIdentity
+from trainer.types import JudgeIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ class JudgeQuestion:
 
     verdict_key: str
     order_number: int
-    group: Group
+    window_id: str
+    group_id: str
     identity: JudgeIdentity
 
 
@@ -324,8 +325,8 @@ class PostgresVerdicts:
             "verdict_key": question.verdict_key,
             "order_number": question.order_number,
             "run_id": self._run_id,
-            "window_id": question.group.window_id,
-            "group_id": question.group.group_id,
+            "window_id": question.window_id,
+            "group_id": question.group_id,
             **msgspec.to_builtins(question.identity),
             **msgspec.to_builtins(told),
         }

@@ -20,13 +20,14 @@ import numpy as np
 
 from data_bridge.database import Database
 from data_bridge.game_writes import judge_scores
-from data_bridge.models import AgentTrajectory, Author, author_of
+from data_bridge.models import AgentTrajectory, Author
 from data_bridge.quality import Rules
 from data_bridge.reader import WindowReader
 from data_bridge.window_ids import is_closed, start_of, window_of
+from trainer.evidence import Interval
 from trainer.ledger.releases import Promotion, canary_agents_of, running_canary
 from trainer.promote.publish import end_canary, finish_canary
-from trainer.statistics.intervals import FEWEST_WINDOWS, Interval, lasting_half_width, lasting_interval
+from trainer.statistics.intervals import FEWEST_WINDOWS, lasting_half_width, lasting_interval
 from trainer.types import Checkpoint
 
 _AN_HOUR = timedelta(hours=1)
@@ -135,7 +136,7 @@ async def windows_since(database: Database, trial: Promotion, now: datetime) -> 
 
 def used(trajectory: AgentTrajectory, checkpoint: Checkpoint) -> bool:
     """Whether the log says that ``checkpoint`` answered, and no other one of its model."""
-    authors = {author for call in trajectory.llm_calls if (author := author_of(call)).model == checkpoint.model}
+    authors = {author for call in trajectory.llm_calls if (author := call.author).model == checkpoint.model}
     return authors == {Author(checkpoint.model, checkpoint.step)}
 
 

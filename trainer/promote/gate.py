@@ -8,28 +8,10 @@ that could not be measured refuses nobody, but every ruling names it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
-from trainer.config.sections import GateSettings
-from trainer.evidence import Evaluation, Role
-from trainer.statistics.intervals import FEWEST_WINDOWS, Interval
-
-
-class Ruling(StrEnum):
-    PROMOTE = "promote"
-    REFUSE = "refuse"
-    UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the operator asks of a checkpoint."""
-
-    min_gain: float = 0.0
-    max_error_rate: float = 0.25
-    max_safety_blocks: float = 0.1
-    max_length_ratio: float = 1.5
-    max_kl: float = 2.0
+from trainer.config.training import GateSettings
+from trainer.evidence import Evaluation, GateDecision, Interval, Role, Ruling
+from trainer.statistics.intervals import FEWEST_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +27,7 @@ class Evidence:
     windows_needed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GateDecision:
-    ruling: Ruling
-    reasons: tuple[str, ...]
-
-    @property
-    def sentence(self) -> str:
-        return "; ".join(self.reasons)
-
-
-def decide(evidence: Evidence, limits: Limits) -> GateDecision:
+def decide(evidence: Evidence, limits: GateSettings) -> GateDecision:
     """The ruling on ``evidence``. Guards come first: no gain buys a broken one off."""
     guards = _guards(evidence, limits)
     broken = tuple(guard.complaint for guard in guards if guard.is_broken)
@@ -64,7 +36,7 @@ def decide(evidence: Evidence, limits: Limits) -> GateDecision:
     return replace(decision, reasons=(*decision.reasons, f"not measured: {unmeasured}")) if unmeasured else decision
 
 
-def _decide_on_gain(evidence: Evidence, limits: Limits) -> GateDecision:
+def _decide_on_gain(evidence: Evidence, limits: GateSettings) -> GateDecision:
     gain = evidence.gain
     if gain.low is None or gain.high is None:
         few = f"only {gain.windows} held-out windows; {FEWEST_WINDOWS} are the fewest that can decide"
@@ -99,22 +71,12 @@ class _Guard:
         return f"{self.name} {self.value:.3g} is beyond the limit of {self.limit:g}"
 
 
-def _guards(evidence: Evidence, limits: Limits) -> tuple[_Guard, ...]:
+def _guards(evidence: Evidence, limits: GateSettings) -> tuple[_Guard, ...]:
     return (
         _Guard("error rate", evidence.error_rate, limits.max_error_rate),
         _Guard("safety blocks", evidence.blocked_rate, limits.max_safety_blocks),
         _Guard("reply length as a multiple of the incumbent's", evidence.length_ratio, limits.max_length_ratio),
         _Guard("KL from the base model", evidence.kl_from_base, limits.max_kl),
-    )
-
-
-def limits_of(settings: GateSettings) -> Limits:
-    return Limits(
-        min_gain=settings.min_gain,
-        max_error_rate=settings.max_error_rate,
-        max_safety_blocks=settings.max_safety_blocks,
-        max_length_ratio=settings.max_length_ratio,
-        max_kl=settings.max_kl,
     )
 
 
@@ -134,4 +96,4 @@ def evidence_of(evaluation: Evaluation) -> Evidence:
 
 def rule(evaluation: Evaluation, settings: GateSettings) -> GateDecision:
     """The gate as a run calls it."""
-    return decide(evidence_of(evaluation), limits_of(settings))
+    return decide(evidence_of(evaluation), settings)

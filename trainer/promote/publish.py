@@ -16,9 +16,7 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from data_bridge.game_writes import OfferedModel, archive, deploy, newest_window, offer_to_canary, recent_agents
 from trainer.evidence import Evaluation, Role
-from trainer.inference.serving import Serving
 from trainer.ledger.checkpoints import checkpoint_at
-from trainer.ledger.pointer import sync
 from trainer.ledger.releases import (
     Promotion,
     end_promotion,
@@ -28,11 +26,12 @@ from trainer.ledger.releases import (
     move_promotion,
     newest_used,
     one_promotion_at_a_time,
+    sync,
     trained_from,
     used_before,
 )
 from trainer.ledger.states import PromotionKind, PromotionState
-from trainer.types import Checkpoint, Release, abilities_of
+from trainer.types import Checkpoint, Release, Serving, abilities_of
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -43,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 ServingOf = Callable[[Checkpoint], Serving]
-"""Where agents reach a checkpoint: `backends.serving` with a command's settings."""
+"""Where agents reach a checkpoint, by a command's settings."""
 
 
 class IncumbentChanged(PromotionRefused):
@@ -173,7 +172,7 @@ async def _rollback_target(connection: Connection, model: str, current: Promotio
             f"{target.name} is newer than anything the agents used, so it is not a way back: "
             f"`promote.py {target.step}` asks the gate."
         )
-    return Release(target)
+    return target.as_release()
 
 
 async def _check_incumbent(connection: Connection, evaluation: Evaluation) -> None:

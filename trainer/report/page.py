@@ -13,12 +13,11 @@ from markupsafe import Markup
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
-from trainer.evidence import Comparison, Evaluation, ExampleDecision, ExampleReply, PolicyFigures, Role
+from trainer.evidence import Comparison, Evaluation, ExampleDecision, ExampleReply, Interval, PolicyFigures, Role
 from trainer.ledger.read.types import RunFacts, WindowFacts
 from trainer.report import pictures
 from trainer.report.drawing import number
 from trainer.report.verdict import duration, headline, notices, tone
-from trainer.statistics.intervals import Interval
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -13,7 +13,7 @@ from trainer.pipeline import Considered, consider
 from trainer.promote.retention import remove_old_checkpoints
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
-from trainer.types import Checkpoint, Release
+from trainer.types import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class AfterTraining:
 
 async def after_training(session: Session, run: TrainingRun, before: Checkpoint) -> AfterTraining:
     """Compare the newest checkpoint with the one that the agents use; ``before`` is where this run began."""
-    candidate = session.backend.checkpoint(await session.backend.current_step())
+    candidate = run.progress.newest or session.backend.checkpoint(await session.backend.current_step())
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
     # A run that was taken up may have made its last step before it was killed, and its evaluation never.
     if candidate.step != before.step or (run.is_taken_up and candidate.step > 0):
         session.view.say(f"evaluating {candidate.name} on held-out windows")
         try:
-            considered = await consider(session.database, session.settings, Release(candidate), run_id=run.run_id)
+            considered = await consider(session.database, session.settings, candidate.as_release(), run_id=run.run_id)
             run.folder.write("evaluation.json", msgspec.to_builtins(considered.evaluation))
             refusal = considered.refusal()
         except NotEnoughData as error:
             refusal = PromotionRefused(f"{candidate.name} is trained and not promoted: {error}")
-        if refusal is not None and not session.settings.promote:
+        if refusal is not None and not session.settings.run.promote:
             session.view.say(f"Not promoted, and not asked to be: {refusal}")
             refusal = None
     await _make_room(session)
@@ -66,7 +66,7 @@ async def _make_room(session: Session) -> None:
     """Old checkpoints leave the disk. One that cannot be deleted is no reason to call the run failed."""
     try:
         await remove_old_checkpoints(
-            session.database, session.backend, session.settings.model, keep=session.settings.keep_checkpoints
+            session.database, session.backend, session.settings.model.model, keep=session.settings.run.keep_checkpoints
         )
     except OSError as error:
         session.view.say(f"warning: old checkpoints could not be deleted ({error.strerror or error}).")

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, TypeVar
 from data_bridge.errors import Interrupted, NotEnoughData
 from data_bridge.quality import Rules
 from data_bridge.reader import WindowReader
+from data_bridge.survey import survey
 from data_bridge.window_ids import GRACE, end_of, last_closed_windows, start_of, window_of, windows_from
-from trainer.config.sections import window_rules
+from trainer.config.derived import window_rules
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
-from trainer.plan.outlook import look_ahead
+from trainer.plan.plan import look_ahead
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.types import NOTHING_PLANNED, abilities_of
@@ -30,7 +31,7 @@ from trainer.world.market import Market
 from trainer.world.play import Tally, play_windows
 
 if TYPE_CHECKING:
-    from trainer.inference.engine import Engine
+    from trainer.inference.chat_models import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +74,10 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
 async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -> None:
     settings, silent = session.settings, None
     async with _engine(session) as engine:
-        for number in range(len(loop.days), settings.iterations):
-            if 0 < settings.max_steps <= run.progress.steps:
+        for number in range(len(loop.days), settings.run.iterations):
+            if 0 < settings.training.max_steps <= run.progress.steps:
                 break
-            day = _day(loop.first_window, number, settings.windows_per_iteration)
+            day = _day(loop.first_window, number, settings.run.windows_per_iteration)
             tally, played_with = await _play(session, engine, day)
             try:
                 await _train(run, day)
@@ -87,7 +88,7 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
             loop = LoopState(loop.first_window, (*loop.days, _figures(day, tally, played_with, run, steps_before)))
             run.loop = loop
             await session.ledger.note(run.run_id, loop)
-            session.view.say(_sentence(loop.days[-1], settings.iterations))
+            session.view.say(_sentence(loop.days[-1], settings.run.iterations))
     if run.progress.steps == 0 and silent is not None:
         raise silent
 
@@ -95,10 +96,10 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
 async def _unfinished(session: Session) -> StoredRun | None:
     """The run to take up. One whose days are all over and taught nothing is left at that: the next days may."""
     settings, ledger = session.settings, session.ledger
-    if not settings.resume:
+    if not settings.run.resume:
         return None
-    found = await ledger.find_unfinished_run(settings.model, fingerprint(settings))
-    if found is None or found.loop is None or len(found.loop.days) < settings.iterations:
+    found = await ledger.find_unfinished_run(settings.model.model, fingerprint(settings))
+    if found is None or found.loop is None or len(found.loop.days) < settings.run.iterations:
         return found
     return found if await ledger.trained_batches(found.run_id) else None
 
@@ -108,8 +109,8 @@ async def _first_window(session: Session) -> str:
     newest = await newest_simulated(session.database)
     if newest is not None:
         return window_of(start_of(newest) + timedelta(hours=1))
-    hours = settings.iterations * settings.windows_per_iteration
-    return last_closed_windows(hours, window_rules(settings).now)[0]
+    hours = settings.run.iterations * settings.run.windows_per_iteration
+    return last_closed_windows(hours, window_rules(settings.windows).now)[0]
 
 
 def _day(first: str, number: int, hours: int) -> Day:
@@ -123,33 +124,35 @@ async def _engine(session: Session) -> AsyncIterator[Engine | None]:
     if abilities_of(session.backend.name).serves_itself:
         yield None
         return
-    from trainer.inference.open import open_engine
+    from trainer.inference.chat_models import open_engine
 
-    async with open_engine(session.settings) as engine:
+    async with open_engine(session.settings.model, session.settings.common.home) as engine:
         yield engine
 
 
 async def _play(session: Session, engine: Engine | None, day: Day) -> tuple[Tally, str]:
     """Play what is not played yet of ``day`` with the newest checkpoint."""
-    from trainer.inference.open import open_chat_model
+    from trainer.inference.chat_models import Access, open_chat_model
 
     settings = session.settings
     checkpoint = session.backend.checkpoint(await session.backend.current_step())
-    market = Market(settings.world_seed, settings.luck, settings.stage, settings.decisions)
+    world = settings.market
+    market = Market(world.world_seed, world.luck, world.stage, world.decisions)
     session.view.say(f"day {day.number + 1}: playing {len(day.window_ids)} windows with {checkpoint.name}")
-    async with open_chat_model(checkpoint, settings, engine=engine) as model:
-        cast = model_cast(settings.agents, settings.world_seed, ChatPolicy(model, settings.temperature))
+    access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
+    async with open_chat_model(checkpoint, access, engine) as model:
+        cast = model_cast(world.agents, world.world_seed, ChatPolicy(model, world.temperature))
         tally = Tally()
-        for window_ids in _portions(day.window_ids, max(1, _ASKED_AT_ONCE // settings.agents)):
+        for window_ids in _portions(day.window_ids, max(1, _ASKED_AT_ONCE // world.agents)):
             if session.stop.is_set():
                 raise Interrupted("Stopped while playing; the same command takes the run up again.")
             part = await play_windows(
                 session.database,
-                settings.home / "spool",
+                settings.common.home / "spool",
                 market,
                 cast,
                 window_ids,
-                exploration=Exploration(how=settings.explore),
+                exploration=Exploration(how=world.explore),
                 lookahead=len(window_ids),
                 on_window=tally.add,
             )
@@ -163,9 +166,15 @@ def _portions(window_ids: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
 
 async def _train(run: TrainingRun, day: Day) -> None:
     session, settings = run.session, run.session.settings
-    reader = WindowReader(session.database, day.rules(window_rules(settings)))
+    reader = WindowReader(session.database, day.rules(window_rules(settings.windows)))
     outlook = await look_ahead(
-        reader, session.ledger, settings, model=settings.model, seed=settings.seed, run_id=run.run_id
+        await survey(reader, reader.rules),
+        reader,
+        session.ledger,
+        settings.groups,
+        model=settings.model.model,
+        seed=settings.choice.seed,
+        run_id=run.run_id,
     )
     await session.ledger.extend(run.run_id, outlook.plan)
     await run.train(reader, outlook.windows, outlook.refs)

@@ -8,7 +8,9 @@ import json
 from dataclasses import dataclass
 
 from data_bridge.database import Database
-from trainer.config.sections import GroupSettings, TrainSettings
+from trainer.config.commands import TrainSettings
+from trainer.config.sections import GroupSettings
+from trainer.config.settings import flat_values
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.progress import View
@@ -52,6 +54,6 @@ class Session:
 
 def fingerprint(settings: TrainSettings) -> str:
     """Of the settings that decide what is played and which groups are judged by whom: equal ones may share a run."""
-    names = sorted({*GroupSettings.model_fields, *_ALSO_DECISIVE})
-    values = settings.model_dump(mode="json", include=set(names))
+    decisive = {*GroupSettings.model_fields, *_ALSO_DECISIVE}
+    values = {name: value for name, value in flat_values(settings).items() if name in decisive}
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=12).hexdigest()

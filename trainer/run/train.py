@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
 from data_bridge.database import Database
+from data_bridge.errors import NotEnoughData
 from data_bridge.game_writes import check_writable
-from trainer.config.sections import TrainSettings
+from data_bridge.reader import WindowReader
+from data_bridge.survey import survey
+from trainer.config.commands import TrainSettings
+from trainer.config.derived import window_rules
+from trainer.config.training import TraineeSettings
+from trainer.judge.cost import CostEstimate, estimate
+from trainer.ledger.clock import clock
 from trainer.ledger.model_lock import hold
-from trainer.ledger.runs import Ledger
+from trainer.ledger.runs import Ledger, StoredRun
+from trainer.plan.plan import Outlook, look_ahead
 from trainer.progress import View
 from trainer.run.after_training import AfterTraining, after_training
 from trainer.run.closed_loop import train_in_closed_loop
-from trainer.run.log_training import LogPlan, plan_log, train_on_log
-from trainer.run.session import Session
+from trainer.run.session import Session, fingerprint
 from trainer.run.shutdown import stop_on_signal, unless_stopped
-from trainer.run.training_run import TrainingRun
+from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.choose import open_backend
 from trainer.train.settle import mend, needs_mending
 
@@ -23,15 +34,17 @@ async def train(
 ) -> tuple[TrainingRun, AfterTraining]:
     """Train and evaluate; the run and what came of it. The first signal stops after the step in hand: Interrupted."""
     await check_writable(database)
-    ledger = Ledger(database, settings.home)
+    ledger = Ledger(database, settings.common.home)
     with stop_on_signal(view.say) as stop:
-        async with hold(database, settings.model) as lock:
+        async with hold(database, settings.model.model) as lock:
             # Too little data is found out before the model is loaded, unless something must be mended first.
             plan = None
-            if not simulated and not await needs_mending(ledger, settings.model):
+            if not simulated and not await needs_mending(ledger, settings.model.model):
                 plan = await plan_log(settings, database, ledger)
-            async with open_backend(settings) as backend:
-                for sentence in await mend(ledger, lock, backend, settings.stop_on):
+            async with open_backend(
+                trainee_of(settings), settings.backend, settings.promotion, settings.secrets.wandb_api_key
+            ) as backend:
+                for sentence in await mend(ledger, lock, backend, settings.training.stop_on):
                     view.say(sentence)
                     plan = None  # there is more, or less, to train than was seen
                 session = Session(settings, database, ledger, lock, backend, base_model, view, stop)
@@ -41,8 +54,8 @@ async def train(
                     return await unless_stopped(
                         after_training(session, run, before),
                         stop,
-                        f"Stopped while {settings.model}@step{run.progress.step} was evaluated; it is trained and "
-                        "kept, and the same command evaluates it.",
+                        f"Stopped while {settings.model.model}@step{run.progress.step} was evaluated; it is trained "
+                        "and kept, and the same command evaluates it.",
                     )
 
                 if simulated:
@@ -50,6 +63,19 @@ async def train(
                 plan = plan or await plan_log(settings, database, ledger)
                 _say_plan(session.view, plan)
                 return await train_on_log(session, plan, evaluated)
+
+
+def trainee_of(settings: TrainSettings) -> TraineeSettings:
+    """What the backend is handed of the command's settings."""
+    return TraineeSettings(
+        settings.common.home,
+        settings.backend.wandb_project,
+        settings.model,
+        settings.training,
+        settings.choice.purposes,
+        settings.choice.seed,
+        settings.groups.min_spread,
+    )
 
 
 def _say_plan(view: View, plan: LogPlan) -> None:
@@ -64,3 +90,81 @@ def _say_plan(view: View, plan: LogPlan) -> None:
         + (f"; an earlier run left out {before}." if before else ".")
     )
     view.say(f"Judge: {plan.cost}.")
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """What is going to be trained, how it is read, and the run that it goes on with, if any."""
+
+    reader: WindowReader
+    outlook: Outlook
+    cost: CostEstimate
+    saved_usd: float | None
+    """What dropout saves: the text of those left out; the groups are judged all the same."""
+    unfinished: StoredRun | None
+
+
+async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger | None) -> LogPlan:
+    """Survey and plan. NotEnoughData if a new run would have too little; one taken up only finishes its plan."""
+    rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
+    reader = WindowReader(database, rules)
+    unfinished = None
+    if ledger is not None and settings.run.resume:
+        unfinished = await ledger.find_unfinished_run(settings.model.model, fingerprint(settings))
+    outlook = await look_ahead(
+        await survey(reader, rules),
+        reader,
+        ledger,
+        settings.groups,
+        model=settings.model.model,
+        seed=settings.choice.seed,
+        run_id=unfinished.run_id if unfinished else None,
+        dropout_rate=unfinished.dropout_rate if unfinished else None,
+        min_windows=0 if unfinished else settings.windows.min_windows,
+    )
+    cost = estimate(outlook.groups, outlook.judge_tokens, settings.judge)
+    whole = estimate(outlook.groups, outlook.judge_tokens + outlook.dropped_tokens, settings.judge)
+    saved = None if cost.usd is None or whole.usd is None else whole.usd - cost.usd
+    return LogPlan(reader, outlook, cost, saved, unfinished)
+
+
+async def train_on_log(
+    session: Session, plan: LogPlan, then: Callable[[TrainingRun], Awaitable[T]]
+) -> tuple[TrainingRun, T]:
+    """Train what ``plan`` says, do what is to be done ``then``, and end the run; the run and what came of it.
+
+    The run ends after that and not before: one that is killed while its checkpoint is evaluated is taken up, though
+    there is nothing left to train.
+    """
+    unfinished = plan.unfinished.run_id if plan.unfinished else None
+    async with open_run(session, plan.outlook.plan, unfinished) as run:
+        run.folder.write("plan.json", summary_of(plan))
+        if not plan.outlook.windows and run.progress.steps == 0:
+            raise NotEnoughData(
+                f"Run {run.run_id} has nothing left to train and trained nothing before; "
+                "`--no-resume` begins a new run with the windows that there are."
+            )
+        await run.train(plan.reader, plan.outlook.windows, plan.outlook.refs)
+        result = await then(run)
+    return run, result
+
+
+def summary_of(plan: LogPlan) -> dict[str, object]:
+    """The plan in numbers, for ``--json`` and the run folder."""
+    outlook, cost = plan.outlook, plan.cost
+    return {
+        "windows": len(outlook.windows),
+        "groups": outlook.groups,
+        "trajectories": outlook.trajectories,
+        "dropout_rate": outlook.plan.dropout_rate,
+        "dropped": outlook.plan.dropped,
+        "judge_calls": cost.calls,
+        "judge_tokens": cost.prompt_tokens + cost.completion_tokens,
+        "estimated_cost_usd": cost.usd,
+        "cost_saved_usd": plan.saved_usd,
+        "left_out": dict(outlook.excluded),
+        "left_out_before": dict(outlook.decided_before),
+    }

@@ -23,7 +23,7 @@ from data_bridge.errors import BackendError, HindsightError, Interrupted, NotEno
 from data_bridge.quality import Reason
 from data_bridge.reader import WindowReader, WindowRef
 from data_bridge.redaction import redact
-from trainer.config.sources import public_values
+from trainer.config.settings import public_values
 from trainer.judge.open import open_judge
 from trainer.ledger.read.run_facts import gather
 from trainer.ledger.run_folder import RunFolder
@@ -35,9 +35,9 @@ from trainer.progress import Progress
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
 from trainer.run.session import Session, fingerprint
+from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
 from trainer.train.tracking import Tracker, tracking
-from trainer.train.verdict_stage import VerdictStage
 from trainer.types import Judge, PlannedWindow, RunPlan
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,8 @@ class TrainingRun:
         """
         session, settings, before = self.session, self.session.settings, replace(self.progress)
         trainer = TrainStage(
-            settings,
+            settings.training,
+            settings.model.model,
             self.run_id,
             session.backend,
             session.ledger,
@@ -107,13 +108,15 @@ class TrainingRun:
         )
         if not windows or trainer.has_enough_steps:
             return
-        verdicts = VerdictStage(settings, self.run_id, session.ledger, self.progress)
+        verdicts = VerdictStage(
+            settings.groups, settings.judge.max_judge_failures, self.run_id, session.ledger, self.progress
+        )
         pipeline = Pipeline(
             run_id=self.run_id,
             reader=reader,
             judge=self.judge,
-            judge_concurrency=settings.judge_concurrency,
-            groups_per_step=settings.groups_per_step,
+            judge_concurrency=settings.judge.judge_concurrency,
+            groups_per_step=settings.training.groups_per_step,
             ledger=session.ledger,
             lock=session.lock,
             view=session.view,
@@ -151,7 +154,7 @@ class TrainingRun:
             )
         return NotEnoughData(
             f"{nothing}: none of {judged} judged groups has scores that differ by "
-            f"--min-spread {self.session.settings.min_spread} ({_counted(verdicts.left_out)}); "
+            f"--min-spread {self.session.settings.groups.min_spread} ({_counted(verdicts.left_out)}); "
             "more agents or another judge may tell them apart."
         )
 
@@ -165,7 +168,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     if unfinished is None:
         await ledger.start_run(
             run_id,
-            model=settings.model,
+            model=settings.model.model,
             base_model=session.base_model,
             backend=session.backend.name,
             fingerprint=fingerprint(settings),
@@ -181,8 +184,8 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     progress = await ledger.progress_of(run_id)
     progress.step = await session.backend.current_step()
     started = time.monotonic()
-    with tracking(settings, run_id, folder.path, public) as tracker:
-        async with open_judge(settings, session.database, run_id) as judge:
+    with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
+        async with open_judge(settings.judge, settings.secrets, session.database, run_id) as judge:
             run = TrainingRun(session, run_id, judge, folder, tracker, progress, unfinished is not None)
             run.summary["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:
@@ -201,7 +204,7 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
     progress = run.progress
     run.summary |= {
         "state": state.value,
-        "model": run.session.settings.model,
+        "model": run.session.settings.model.model,
         "step": progress.step,
         "steps": progress.steps,
         "windows": progress.windows_read,

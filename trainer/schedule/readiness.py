@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from data_bridge.database import Database
 from data_bridge.reader import WindowReader
 from data_bridge.survey import survey
-from trainer.config.sections import ReadinessSettings, window_rules
+from trainer.config.derived import window_rules
+from trainer.config.sections import ReadinessSettings
+from trainer.config.settings import written_duration
 from trainer.ledger.clock import clock
-
-_WHOLE = {"d": timedelta(days=1), "h": timedelta(hours=1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +27,10 @@ async def readiness_of(database: Database, settings: ReadinessSettings) -> Readi
     surveyed = await survey(WindowReader(database, rules), rules)
     usable = sum(len(window.usable) >= settings.min_agents for window in surveyed.windows)
     enough = usable >= settings.min_windows
-    sentence = f"{usable} usable windows in the last {written(settings.lookback)}, {settings.min_windows} needed"
+    sentence = (
+        f"{usable} usable windows in the last {written_duration(settings.lookback)}, {settings.min_windows} needed"
+    )
     if not enough and surveyed.totals.reasons:
         reason, count = max(surveyed.totals.reasons.items(), key=lambda item: item[1])
         sentence += f"; most rows were left out as {reason} ({count})"
     return Readiness(enough, sentence + ".")
-
-
-def written(duration: timedelta) -> str:
-    """As one writes it into a setting: ``7d``, ``36h`` or ``90m``."""
-    for unit, length in _WHOLE.items():
-        if not duration % length:
-            return f"{duration // length}{unit}"
-    return f"{duration / timedelta(minutes=1):.12g}m"

@@ -22,8 +22,7 @@ from datetime import timedelta
 
 from pydantic import SecretStr
 
-from trainer.config.sources import Section, variable_of
-from trainer.schedule.readiness import written
+from trainer.config.settings import Command, settings_of, variable_of, written_duration
 
 _CHUNK = 64 * 1024
 _LONGEST_LAST_WORDS = 4_000
@@ -34,11 +33,15 @@ _OUR_OWN = frozenset({"json_output"})
 """How the scheduler itself prints."""
 
 
-def variables_for(reader: type[Section], settings: Section) -> dict[str, str]:
+def variables_for(reader: type[Command], settings: Command) -> dict[str, str]:
     """Whatever was set in ``settings``, by flag or otherwise, and ``reader`` has too, under the variables it reads."""
-    shared = settings.model_fields_set & reader.model_fields.keys() - _OUR_OWN
-    variables = {name: variable_of(name, reader.model_fields[name]) for name in sorted(shared)}
-    return {variable: _spelt(getattr(settings, name)) for name, variable in variables.items() if variable is not None}
+    variables = {name: variable_of(name, field) for _, name, field in settings_of(reader) if name not in _OUR_OWN}
+    told: dict[str, str] = {}
+    for section, name, _ in settings_of(type(settings)):
+        values, variable = getattr(settings, section), variables.get(name)
+        if variable is not None and name in values.model_fields_set:
+            told[variable] = _spelt(getattr(values, name))
+    return told
 
 
 def _spelt(value: object) -> str:
@@ -46,7 +49,7 @@ def _spelt(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, timedelta):
-        return written(value)
+        return written_duration(value)
     return str(value)
 
 

@@ -26,7 +26,7 @@ from data_bridge.errors import ConfigurationError, DatabaseError
 from data_bridge.models import ChatMessage
 from trainer.inference.base_model import check_base
 from trainer.inference.checkpoints import StoredStep
-from trainer.ledger.pointer import Pointer, pointer_file, read_from_database, read_pointer, sync
+from trainer.ledger.releases import Pointer, pointer_file, read_from_database, read_pointer, sync
 from trainer.serve.wire import RequestError
 from trainer.types import Completion
 

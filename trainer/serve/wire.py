@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from data_bridge.models import ChatMessage, text_of
+from data_bridge.models import ChatMessage
 from trainer.types import Completion
 
 MOST_REPLIES = 32
@@ -41,7 +41,7 @@ class _Message(BaseModel):
 
     @model_validator(mode="after")
     def _only_text(self) -> _Message:
-        text_of(self.chat())
+        self.chat().text()
         return self
 
     def chat(self) -> ChatMessage:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from trainer.evidence import Interval
 
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
@@ -27,20 +28,6 @@ MOST_WINDOWS = 100_000
 _EVEN = NormalDist()
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean over windows with its two-sided 95 % interval. With too few windows the ends are None: unknown."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    windows: int
-
-    @property
-    def is_known(self) -> bool:
-        return self.low is not None and self.high is not None
 
 
 Bounds = tuple[float, float]

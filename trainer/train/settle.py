@@ -15,8 +15,9 @@ from pathlib import Path
 from data_bridge.errors import ConfigurationError
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
-from trainer.train import step_metrics
 from trainer.train.backends.adapter_files import is_whole
+from trainer.train.stage import metrics_of_step, plain_numbers
+from trainer.train.thresholds import parse_thresholds, stop_collapse
 from trainer.types import Checkpoint, TrainingBackend
 
 logger = logging.getLogger(__name__)
@@ -52,10 +53,10 @@ async def settle_unfinished(
     if result is None:
         await ledger.batch_failed(lock, record.batch_id, "the process ended before the backend had the batch")
         return f"Batch {record.batch_id} was not trained before the crash; its trajectories are free again."
-    metrics = {**step_metrics.of_result(result, record.known_metrics), "settled": 1.0}
+    metrics = {**metrics_of_step(result, record.known_metrics), "settled": 1.0}
     await ledger.batch_trained(lock, record, result, metrics)
-    thresholds = step_metrics.parse_thresholds(stop_on)
-    step_metrics.stop_collapse(thresholds, step_metrics.flat(metrics), result.checkpoint)
+    thresholds = parse_thresholds(stop_on)
+    stop_collapse(thresholds, plain_numbers(metrics), result.checkpoint)
     return (
         f"Batch {record.batch_id} had been trained before the crash: checkpoint {result.checkpoint.name} is recorded."
     )

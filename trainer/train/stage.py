@@ -8,24 +8,27 @@ is durable. A fault leaves the batch as it is: the next start asks the backend w
 from __future__ import annotations
 
 import asyncio
+import bisect
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import fmean, pstdev
 from typing import Any
 
 from data_bridge.errors import BackendError
 from data_bridge.quality import Reason
-from trainer.config.sections import TrainSettings
+from trainer.config.training import TrainingSettings
 from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress, View
-from trainer.train import step_metrics
+from trainer.train.selection import advantages, spread
+from trainer.train.thresholds import parse_thresholds, stop_collapse
 from trainer.train.tracking import Tracker
-from trainer.types import Batch, JudgedGroup, PreparedBatch, TrainingBackend, abilities_of
+from trainer.types import Batch, Checkpoint, JudgedGroup, PreparedBatch, StepResult, TrainingBackend, abilities_of
 
 
 class TrainStage:
@@ -33,7 +36,8 @@ class TrainStage:
 
     def __init__(
         self,
-        settings: TrainSettings,
+        settings: TrainingSettings,
+        model: str,
         run_id: str,
         backend: TrainingBackend,
         ledger: Ledger,
@@ -43,6 +47,7 @@ class TrainStage:
         progress: Progress,
     ) -> None:
         self._settings = settings
+        self._model = model
         self._run_id = run_id
         self._backend = backend
         self._ledger = ledger
@@ -50,7 +55,7 @@ class TrainStage:
         self._tracker = tracker
         self._view = view
         self._progress = progress
-        self._thresholds = step_metrics.parse_thresholds(settings.stop_on)
+        self._thresholds = parse_thresholds(settings.stop_on)
         # One use of this machine's model at a time, unless the training is elsewhere.
         self._prepares_ahead = not abilities_of(backend.name).trains_here and settings.max_staleness > 0
         self._idle = asyncio.Event()
@@ -83,7 +88,7 @@ class TrainStage:
             self._idle.set()
 
     async def _prepare(self, batch_id: str, groups: Sequence[JudgedGroup]) -> PreparedBatch:
-        batch = Batch(batch_id, self._settings.model, self._progress.step, tuple(groups))
+        batch = Batch(batch_id, self._model, self._progress.step, tuple(groups))
         return await self._backend.prepare(batch)
 
     async def _step(self, prepared: PreparedBatch) -> None:
@@ -108,20 +113,20 @@ class TrainStage:
                 "nothing is counted as trained: look at the backend's log, then run again."
             )
         metrics: dict[str, Any] = {
-            **step_metrics.of_result(result, record.known_metrics),
+            **metrics_of_step(result, record.known_metrics),
             "seconds": seconds,
             "tokens_per_second": result.trainable_tokens / seconds if seconds else 0.0,
         }
         await self._ledger.batch_trained(self._lock, record, result, metrics)
         self._count(record.exclusions)
-        self._report(metrics)
+        self._report(metrics, result.checkpoint)
 
     def _known(self, record: BatchRecord, trained: Sequence[JudgedGroup]) -> dict[str, Any]:
         """What can be said of the step before it is made: stored with the batch, in case we do not live to see it."""
         cost = self._progress.cost_usd - self._cost_reported
         self._cost_reported = self._progress.cost_usd
         return {
-            **step_metrics.of_batch(trained, record.model, record.policy_step, scale=self._settings.scale_rewards),
+            **metrics_of_batch(trained, record.model, record.policy_step, scale=self._settings.scale_rewards),
             "left_out": len(record.exclusions),
             "staleness": self._progress.step - record.policy_step,
             "rescored": self._progress.rescored,
@@ -146,16 +151,17 @@ class TrainStage:
     def _count(self, exclusions: Sequence[Any]) -> None:
         self.left_out.update(one.reason for one in exclusions)
 
-    def _report(self, metrics: dict[str, Any]) -> None:
-        progress, plain = self._progress, step_metrics.flat(metrics)
+    def _report(self, metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
+        progress, plain = self._progress, plain_numbers(metrics)
         progress.steps += 1
         progress.step = int(metrics["step"])
         progress.trainable_tokens += int(metrics["trainable_tokens"])
         progress.train_seconds += float(metrics["seconds"])
         progress.latest = plain
+        progress.newest = checkpoint
         self._tracker.log(progress.step, plain)
         self._view.say(_sentence(plain))
-        step_metrics.stop_collapse(self._thresholds, plain, self._backend.checkpoint(progress.step))
+        stop_collapse(self._thresholds, plain, checkpoint)
 
 
 def _sentence(metrics: dict[str, float]) -> str:
@@ -204,3 +210,59 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
         exclusions,
         prepared.trainable_tokens,
     )
+
+
+HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)
+"""Between these the advantages are counted; the first and the last bin are open."""
+
+
+def histogram(values: Sequence[float]) -> dict[str, list[float]]:
+    counts = [0] * (len(HISTOGRAM_EDGES) + 1)
+    for value in values:
+        counts[bisect.bisect_right(HISTOGRAM_EDGES, value)] += 1
+    return {"edges": list(HISTOGRAM_EDGES), "counts": [float(count) for count in counts]}
+
+
+def metrics_of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: int, *, scale: bool) -> dict[str, Any]:
+    """Rewards, advantages, how well the judge agreed with itself, and how old the policy was that played."""
+    scores = [judged.scores for judged in groups]
+    flat = [score for group in scores for score in group]
+    of_groups = [one for group in scores for one in advantages(group, scale=scale)]
+    ages = sampling_ages(groups, trainee, policy_step)
+    return {
+        "groups": len(groups),
+        "trajectories": len(flat),
+        "reward": fmean(flat),
+        "reward_std": pstdev(flat),
+        "reward_spread": fmean(map(spread, scores)),
+        "advantage_std": pstdev(of_groups),
+        "advantage_histogram": histogram(of_groups),
+        "judge_order_spread": fmean(2 * verdict.uncertainty for judged in groups for verdict in judged.verdicts),
+        "sampled_steps_ago": fmean(ages) if ages else None,
+    }
+
+
+def metrics_of_step(result: StepResult, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What the backend reports of the step, and what was ``known`` of its batch before."""
+    return {
+        **result.metrics,
+        **known,
+        "step": result.checkpoint.step,
+        "trainable_tokens": result.trainable_tokens,
+    }
+
+
+def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int) -> list[int]:
+    """How many steps before ``policy_step`` the ``trainee`` wrote each logged reply, where the log says so."""
+    authors = (
+        call.author for judged in groups for trajectory in judged.group.trajectories for call in trajectory.llm_calls
+    )
+    return [policy_step - one.step for one in authors if one.model == trainee and one.step is not None]
+
+
+def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The plain numbers of ``metrics``: for views, thresholds and tracking."""
+    return {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
+
+
+# --stop-on

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import SecretStr
+
 from data_bridge.redaction import redact
-from trainer.config.sections import BackendSettings
+from trainer.config.training import BackendSettings
 
 logger = logging.getLogger(__name__)
 
@@ -68,18 +70,19 @@ class Tracker:
             logger.warning("wandb tracking is off: %s", redact(" ".join(str(error).split())) or type(error).__name__)
 
 
-def mode_of(settings: BackendSettings) -> Literal["online", "offline", "off"]:
+def mode_of(settings: BackendSettings, key: SecretStr | None) -> Literal["online", "offline", "off"]:
     """``online``, ``offline`` or ``off``."""
     if settings.tracking != "auto":
         return settings.tracking
-    return "online" if settings.wandb_api_key is not None else "off"
+    return "online" if key is not None else "off"
 
 
 @contextmanager
-def tracking(settings: BackendSettings, run_id: str, folder: Path, config: Mapping[str, Any]) -> Iterator[Tracker]:
+def tracking(
+    settings: BackendSettings, key: SecretStr | None, run_id: str, folder: Path, config: Mapping[str, Any]
+) -> Iterator[Tracker]:
     """The tracker of one run."""
-    mode = mode_of(settings)
-    key = settings.wandb_api_key.get_secret_value() if settings.wandb_api_key else None
+    mode = mode_of(settings, key)
 
     def start() -> Any:
         import wandb
@@ -94,7 +97,7 @@ def tracking(settings: BackendSettings, run_id: str, folder: Path, config: Mappi
             config=dict(config),
             mode="disabled" if mode == "off" else mode,
             settings=wandb.Settings(
-                api_key=key if mode == "online" else None,
+                api_key=key.get_secret_value() if key is not None and mode == "online" else None,
                 silent=True,
                 console="off",
                 init_timeout=60,

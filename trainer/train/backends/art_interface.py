@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.sections import ModelSettings, TrainingSettings
+from trainer.config.training import ModelSettings, TrainingSettings
 
 ART_LEARNING_RATE = 5e-6
 """ART's own default, for models of billions of parameters; ours is made for the embedded one of 135 million."""

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import SecretStr
+
 from data_bridge.errors import ConfigurationError
-from trainer.config.sections import BackendSettings, TrainSettings
+from trainer.config.training import AddressSettings, BackendSettings, ModelSettings, TraineeSettings
 from trainer.train.backends.art_interface import base_model_of, prepare_environment
 from trainer.types import TrainingBackend
 
@@ -38,16 +40,16 @@ class Choice:
         return f"{self.name} ({self.reason}), training {self.base_model}"
 
 
-def choose_backend(settings: BackendSettings) -> Choice:
+def choose_backend(backend: BackendSettings, model: ModelSettings, key: SecretStr | None) -> Choice:
     """As ``--backend`` says; ``auto`` is serverless with a W&B key, else local with a GPU, else the CPU."""
-    name, reason = _chosen(settings)
-    return Choice(name, reason, base_model_of(name, settings))
+    name, reason = _chosen(backend, has_key=key is not None and bool(key.get_secret_value()))
+    return Choice(name, reason, base_model_of(name, model))
 
 
-def _chosen(settings: BackendSettings) -> tuple[BackendName, str]:
+def _chosen(settings: BackendSettings, *, has_key: bool) -> tuple[BackendName, str]:
     if settings.backend != "auto":
         return settings.backend, f"--backend {settings.backend}"
-    if settings.wandb_api_key is not None and settings.wandb_api_key.get_secret_value():
+    if has_key:
         return "serverless", "WANDB_API_KEY is set"
     reason = why_no_gpu()
     if reason is None:
@@ -56,33 +58,41 @@ def _chosen(settings: BackendSettings) -> tuple[BackendName, str]:
 
 
 @asynccontextmanager
-async def open_backend(settings: TrainSettings) -> AsyncIterator[TrainingBackend]:
+async def open_backend(
+    trainee: TraineeSettings, backend: BackendSettings, addresses: AddressSettings, key: SecretStr | None
+) -> AsyncIterator[TrainingBackend]:
     """The chosen backend, opened; ``current_step`` tells where it stands. Closed at the end, whatever happened."""
     prepare_environment()
-    backend = _backend(choose_backend(settings).name, settings)
+    opened = _backend(choose_backend(backend, trainee.model, key).name, trainee, backend, addresses, key)
     try:
-        await backend.open()
-        yield backend
+        await opened.open()
+        yield opened
     finally:
-        await backend.close()
+        await opened.close()
 
 
-def _backend(name: BackendName, settings: TrainSettings) -> TrainingBackend:
+def _backend(
+    name: BackendName,
+    trainee: TraineeSettings,
+    backend: BackendSettings,
+    addresses: AddressSettings,
+    key: SecretStr | None,
+) -> TrainingBackend:
     match name:
         case "serverless":
             from trainer.train.backends.serverless import ServerlessBackend
 
-            return ServerlessBackend(settings)
+            return ServerlessBackend(trainee, backend, addresses.wandb_base_url, key)
         case "local":
             if reason := why_no_gpu():
                 raise ConfigurationError(f"--backend local cannot be used: {reason}; take --backend cpu or serverless.")
             from trainer.train.backends.local import LocalBackend
 
-            return LocalBackend(settings)
+            return LocalBackend(trainee)
         case "cpu":
             from trainer.train.backends.cpu import CpuBackend
 
-            return CpuBackend(settings)
+            return CpuBackend(trainee, addresses.serve_url)
 
 
 def why_no_gpu() -> str | None:

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
-from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
-from trainer.config.sections import TrainSettings
-from trainer.config.sources import public_values
+from trainer.config.training import TraineeSettings
 from trainer.inference.base_model import model_directory
 from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
+from trainer.inference.policy import CpuPolicy, PolicyScorer
 from trainer.train.backends.art_interface import import_art
-from trainer.train.backends.cpu_policy import Policy
 from trainer.train.backends.cpu_step import StepSettings, gradient_step
 from trainer.train.backends.prepare import prepare
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
@@ -42,29 +40,29 @@ _RECORDED = (
 
 
 class CpuBackend:
-    """Trains ``settings.model`` on this machine. A receipt is not needed: the checkpoint itself names its batch."""
+    """Trains one model on this machine. A receipt is not needed: the checkpoint itself names its batch."""
 
     name = "cpu"
 
-    def __init__(self, settings: TrainSettings) -> None:
-        self._settings = settings
+    def __init__(self, trainee: TraineeSettings, serve_url: str) -> None:
+        self._trainee = trainee
         self._backend = ArtCpuBackend(
-            settings.home,
-            rank=settings.lora_rank,
-            seed=settings.seed,
-            threads=settings.threads,
-            serve_url=settings.serve_url,
+            trainee.home,
+            rank=trainee.training.lora_rank,
+            seed=trainee.seed,
+            threads=trainee.model.threads,
+            serve_url=serve_url,
         )
-        self._store = store_of(settings.home, settings.model)
+        self._store = store_of(trainee.home, trainee.model.model)
         self._model: art.TrainableModel | None = None
 
     async def open(self) -> int:
-        settings = self._settings
+        trainee = self._trainee
         self._model = import_art().TrainableModel(
-            name=settings.model,
-            project=settings.wandb_project,
-            base_model=settings.base_model,
-            base_path=str(settings.home / "art"),
+            name=trainee.model.model,
+            project=trainee.project,
+            base_model=trainee.model.base_model,
+            base_path=str(trainee.home / "art"),
         )
         await self._model.register(self._backend)
         return await self.current_step()
@@ -74,15 +72,15 @@ class CpuBackend:
         return 0 if newest is None else newest.step
 
     def checkpoint(self, step: int) -> Checkpoint:
-        settings = self._settings
-        location = self._store.path(step) if step else model_directory(settings.base_model, settings.home)
-        return Checkpoint(settings.model, step, settings.base_model, self.name, str(location.resolve()))
+        model = self._trainee.model
+        location = self._store.path(step) if step else model_directory(model.base_model, self._trainee.home)
+        return Checkpoint(model.model, step, model.base_model, self.name, str(location.resolve()))
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
-        return await prepare(batch, self._settings, scorer=self._backend, min_spread=self._settings.min_spread)
+        return await prepare(batch, self._trainee, self._backend.scorer)
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
-        settings, batch_id = self._settings, prepared.batch.batch_id
+        settings, batch_id = self._trainee.training, prepared.batch.batch_id
         if prepared.trainable_tokens == 0:
             raise BackendError(_why_nothing(prepared))
         await on_submitted(f"cpu:{batch_id}")
@@ -102,7 +100,7 @@ class CpuBackend:
             updates=settings.updates,
             only_good=is_warm_start,
             batch_id=batch_id,
-            config={key: value for key, value in public_values(settings).items() if key in _RECORDED},
+            config=self._recorded(),
             known_metrics=prepared.metrics,
         )
         return self._result(self._store.read(result.step))
@@ -116,6 +114,12 @@ class CpuBackend:
 
     async def close(self) -> None:
         await self._backend.close()
+
+    def _recorded(self) -> dict[str, Any]:
+        """What is kept with a checkpoint of how it was trained."""
+        known = self._trainee.training.model_dump(mode="json")
+        known |= {"purposes": list(self._trainee.purposes), "seed": self._trainee.seed}
+        return {name: known[name] for name in _RECORDED}
 
     def _result(self, stored: StoredStep) -> StepResult:
         return StepResult(self.checkpoint(stored.step), stored.trainable_tokens, dict(stored.metrics))
@@ -136,7 +140,7 @@ class _Loaded:
 
     store: CheckpointStore
     base_model: str
-    policy: Policy
+    policy: CpuPolicy
     step: int | None = None
     """None while the weights are no checkpoint's: before the first is loaded, and during a step."""
 
@@ -176,6 +180,7 @@ class ArtCpuBackend:
         self._serve_url = serve_url
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hindsight-cpu")
         self._registered: _Loaded | None = None
+        self.scorer = PolicyScorer(self._in_thread, self._synchronised)
 
     async def register(self, model: art.TrainableModel) -> None:
         """Load ``model`` at its newest sound checkpoint."""
@@ -187,7 +192,7 @@ class ArtCpuBackend:
         if self._threads:
             torch.set_num_threads(self._threads)
         base, store = model_directory(base_model, self._home), store_of(self._home, name)
-        policy = Policy(base, rank=self._rank, learning_rate=1e-4, seed=self._seed)
+        policy = CpuPolicy(base, rank=self._rank, learning_rate=1e-4, seed=self._seed)
         newest = store.newest()
         if newest is not None and newest.base_model != base_model:
             raise BackendError(
@@ -242,8 +247,7 @@ class ArtCpuBackend:
             only_good=only_good,
         )
         groups = list(trajectory_groups)
-        stored = await self._in_thread(self._step, groups, settings, batch_id, config or {}, known_metrics or {})
-        path = self._loaded.store.path(stored.step)
+        stored, path = await self._in_thread(self._step, groups, settings, batch_id, config or {}, known_metrics or {})
         return LocalTrainResult(step=stored.step, metrics=stored.metrics, checkpoint_path=str(path))
 
     def _step(
@@ -253,7 +257,7 @@ class ArtCpuBackend:
         batch_id: str,
         config: Mapping[str, Any],
         known_metrics: Mapping[str, float],
-    ) -> StoredStep:
+    ) -> tuple[StoredStep, Path]:
         loaded = self._loaded
         step = loaded.synchronise() + 1
         loaded.step = None  # from here on the weights are no checkpoint's until they are saved
@@ -263,17 +267,13 @@ class ArtCpuBackend:
             raise BackendError(f"Step {step} gave a {broken[0]} that is not a number: lower --learning-rate.")
         trained, metrics = int(measured["trainable_tokens"]), {**known_metrics, **measured}
         stored = StoredStep(step, batch_id, trained, loaded.base_model, dict(config), metrics)
-        loaded.store.save(stored, loaded.policy.save)
+        path = loaded.store.save(stored, loaded.policy.save)
         loaded.step = step
-        return stored
+        return stored, path
 
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
-        """Tokens and log-probabilities of logged replies under the newest checkpoint."""
-        return await self._in_thread(self._score, requests)
-
-    def _score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
+    def _synchronised(self) -> CpuPolicy:
         self._loaded.synchronise()
-        return self._loaded.policy.score(requests)
+        return self._loaded.policy
 
     async def close(self) -> None:
         """Waits for the step in hand, which becomes durable."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from data_bridge.errors import BackendError
-from trainer.train.backends.cpu_policy import Layout, Likelihoods, Policy
+from trainer.inference.policy import CpuPolicy, Layout, Likelihoods
 
 if TYPE_CHECKING:
     import art
@@ -67,7 +67,7 @@ class _Tally:
 
 
 def gradient_step(
-    policy: Policy, groups: Sequence[art.TrajectoryGroup], settings: StepSettings, *, seed: str
+    policy: CpuPolicy, groups: Sequence[art.TrajectoryGroup], settings: StepSettings, *, seed: str
 ) -> dict[str, float]:
     """Train ``policy`` on ``groups`` and return the step's metrics. BackendError if nothing was trainable.
 
@@ -103,7 +103,7 @@ def gradient_step(
 
 
 def _update(
-    policy: Policy, sequences: Sequence[PackedSequence], settings: StepSettings, tally: _Tally
+    policy: CpuPolicy, sequences: Sequence[PackedSequence], settings: StepSettings, tally: _Tally
 ) -> tuple[float, float]:
     """One optimizer update: the mean loss over all trained tokens of ``sequences``, and the gradient's norm."""
     trained = sum(sequence.trainable_tokens for sequence in sequences)
@@ -120,14 +120,14 @@ def _update(
     return total, float(norm)
 
 
-def backward(policy: Policy, sequence: PackedSequence, settings: StepSettings) -> None:
+def backward(policy: CpuPolicy, sequence: PackedSequence, settings: StepSettings) -> None:
     """Forward and backward of one sequence alone: what the benchmark times."""
     loss = _loss(policy, sequence, settings, _Tally(), sample_base=False) / sequence.trainable_tokens
     loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
 
 
 def _loss(
-    policy: Policy, sequence: PackedSequence, settings: StepSettings, tally: _Tally, *, sample_base: bool
+    policy: CpuPolicy, sequence: PackedSequence, settings: StepSettings, tally: _Tally, *, sample_base: bool
 ) -> Tensor:
     """ART's policy loss summed over the sequence's trained tokens, minus the entropy bonus."""
     from art.loss import loss_fn

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.redaction import redact
-from trainer.config.sections import TrainSettings
+from trainer.config.training import TraineeSettings, TrainingSettings
 from trainer.train.backends.adapter_files import (
     is_whole,
     make_durable,
@@ -54,17 +54,17 @@ class LocalBackend:
 
     name = "local"
 
-    def __init__(self, settings: TrainSettings, *, in_process: bool = False) -> None:
-        self._settings = settings
+    def __init__(self, trainee: TraineeSettings, *, in_process: bool = False) -> None:
+        self._trainee = trainee
         self._in_process = in_process
-        self._base_model = base_model_of(self.name, settings)
-        self._path = settings.home / "art"
+        self._base_model = base_model_of(self.name, trainee.model)
+        self._path = trainee.home / "art"
         self._opened: _Opened | None = None
 
     @property
     def _checkpoints(self) -> Path:
         """Where ART keeps them."""
-        return self._path / self._settings.wandb_project / "models" / self._settings.model / "checkpoints"
+        return self._path / self._trainee.project / "models" / self._trainee.model.model / "checkpoints"
 
     async def open(self) -> int:
         if self._opened is None:
@@ -78,12 +78,12 @@ class LocalBackend:
 
         backend = ArtLocalBackend(path=str(self._path), in_process=self._in_process)
         model = art.TrainableModel(
-            name=self._settings.model,
-            project=self._settings.wandb_project,
+            name=self._trainee.model.model,
+            project=self._trainee.project,
             base_model=self._base_model_path(),
             base_path=str(self._path),
             report_metrics=[],
-            _internal_config=_internal_config(self._settings),
+            _internal_config=_internal_config(self._trainee.training),
         )
         try:
             with redirect_stdout(sys.stderr):  # ART prints; our stdout is for the result
@@ -103,7 +103,7 @@ class LocalBackend:
         from trainer.inference.base_model import EMBEDDED, model_directory
 
         if self._base_model == EMBEDDED:
-            return str(model_directory(EMBEDDED, self._settings.home).resolve())
+            return str(model_directory(EMBEDDED, self._trainee.home).resolve())
         return self._base_model
 
     async def remove(self, steps: Sequence[int]) -> list[int]:
@@ -119,10 +119,10 @@ class LocalBackend:
 
     def checkpoint(self, step: int) -> Checkpoint:
         location = str((self._checkpoints / f"{step:04d}").resolve())
-        return Checkpoint(self._settings.model, step, self._base_model, self.name, location)
+        return Checkpoint(self._trainee.model.model, step, self._base_model, self.name, location)
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
-        return await prepare_deferred(batch, self._settings, self._used().scorer)
+        return await prepare_deferred(batch, self._trainee, self._used().scorer)
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         check_trainable(prepared)
@@ -135,7 +135,7 @@ class LocalBackend:
                     opened.model,
                     prepared.groups,
                     precalculate_logprobs=needs_scoring(prepared),
-                    **local_arguments(self._settings),
+                    **local_arguments(self._trainee.training),
                 )
         except Exception as error:
             if (trained := self._result(receipt, prepared.metrics)) is None:
@@ -183,7 +183,7 @@ class LocalBackend:
             shutil.rmtree(copy)
 
 
-def _internal_config(settings: TrainSettings) -> dict[str, Any]:
+def _internal_config(settings: TrainingSettings) -> dict[str, Any]:
     """What ART takes from us beside the training arguments. The alpha keeps ART's own ratio to the rank."""
     rank = settings.lora_rank
     served = next((one for one in _LORA_RANKS if one >= rank), None)

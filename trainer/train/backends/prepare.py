@@ -33,8 +33,8 @@ from data_bridge.art_converter import (
 from data_bridge.errors import BackendError
 from data_bridge.models import AgentTrajectory
 from data_bridge.quality import Exclusion, Reason
-from trainer.config.sections import TrainingSettings, TrainSettings
-from trainer.train.credit import advantages, spread
+from trainer.config.training import TraineeSettings, TrainingSettings
+from trainer.train.selection import advantages, spread
 from trainer.types import Batch, JudgedGroup, PreparedBatch
 
 if TYPE_CHECKING:
@@ -48,18 +48,17 @@ _LONGEST = 32_768
 """Tokens of a prompt with its reply: what ART's trainers take by default, and W&B's smallest model."""
 
 
-async def prepare(
-    batch: Batch, settings: TrainingSettings, *, scorer: Scorer | None = None, min_spread: float = 0.0
-) -> PreparedBatch:
-    """``batch`` for ``backend.train``. ``min_spread`` is the run's bound on best minus worst score of a group."""
+async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None = None) -> PreparedBatch:
+    """``batch`` for ``backend.train``."""
+    settings = trainee.training
     rules = ConversionRules(
         trainee=batch.model,
         policy_step=batch.policy_step,
-        purposes=settings.purposes,
+        purposes=trainee.purposes,
         foreign=settings.foreign,
         max_staleness=settings.max_staleness,
     )
-    parts = [await _prepared_group(judged, rules, scorer, min_spread) for judged in batch.groups]
+    parts = [await _prepared_group(judged, rules, scorer, trainee.min_spread) for judged in batch.groups]
     groups = [part.group for part in parts if part.group is not None]
     counts = sum((part.counts for part in parts), TokenCounts())
     return PreparedBatch(
@@ -203,15 +202,15 @@ def _tokenised(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest) -> Sco
     return Scored(tokens, (_PLACEHOLDER,) * len(tokens))
 
 
-async def prepare_deferred(batch: Batch, settings: TrainSettings, scorer: TokenisingScorer) -> PreparedBatch:
+async def prepare_deferred(batch: Batch, trainee: TraineeSettings, scorer: TokenisingScorer) -> PreparedBatch:
     """``batch`` for a trainer that scores. Without a tokenizer, replies that need scoring are left out and counted."""
     try:
-        return await prepare(batch, settings, scorer=scorer, min_spread=settings.min_spread)
+        return await prepare(batch, trainee, scorer)
     except NoTokenizer as error:
         logger.warning(
             "The tokenizer of %s cannot be loaded: replies without log-probabilities are left out.", error.args[0]
         )
-        return await prepare(batch, settings, min_spread=settings.min_spread)
+        return await prepare(batch, trainee)
 
 
 def needs_scoring(prepared: PreparedBatch) -> bool:

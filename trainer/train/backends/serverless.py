@@ -24,8 +24,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from pydantic import SecretStr
+
 from data_bridge.errors import BackendError, ConfigurationError
-from trainer.config.sections import TrainSettings
+from trainer.config.training import BackendSettings, TraineeSettings
 from trainer.train.backends.art_interface import base_model_of, import_art, our_names, serverless_arguments
 from trainer.train.backends.prepare import (
     TokenisingScorer,
@@ -71,14 +73,23 @@ class ServerlessBackend:
 
     name = "serverless"
 
-    def __init__(self, settings: TrainSettings, pace: Pace | None = None) -> None:
-        if settings.wandb_api_key is None or not settings.wandb_api_key.get_secret_value():
+    def __init__(
+        self,
+        trainee: TraineeSettings,
+        account: BackendSettings,
+        base_url: str | None,
+        key: SecretStr | None,
+        pace: Pace | None = None,
+    ) -> None:
+        if key is None or not key.get_secret_value():
             raise ConfigurationError("WANDB_API_KEY is not set: --backend serverless trains on W&B and needs a key.")
-        self._settings = settings
-        self._key = settings.wandb_api_key
+        self._trainee = trainee
+        self._account = account
+        self._base_url = base_url
+        self._key = key
         self._pace = pace or Pace()
-        self._arguments = serverless_arguments(settings)
-        self._base_model = base_model_of(self.name, settings)
+        self._arguments = serverless_arguments(trainee.training)
+        self._base_model = base_model_of(self.name, trainee.model)
         self._scorer = TokenisingScorer(self._base_model)
         self._remote: art.ServerlessBackend | None = None
         self._model: art.TrainableModel[Any, Any] | None = None
@@ -90,24 +101,24 @@ class ServerlessBackend:
 
     async def _register(self) -> None:
         art = import_art()
-        settings = self._settings
-        remote = art.ServerlessBackend(api_key=self._key.get_secret_value(), base_url=settings.wandb_base_url)
+        name = self._trainee.model.model
+        remote = art.ServerlessBackend(api_key=self._key.get_secret_value(), base_url=self._base_url)
         try:
             registered = await ask(
                 lambda: remote._client.models.create(
-                    entity=settings.wandb_entity,
-                    project=settings.wandb_project,
-                    name=settings.model,
+                    entity=self._account.wandb_entity,
+                    project=self._trainee.project,
+                    name=name,
                     base_model=self._base_model,
                     return_existing=True,
                 ),
-                f"model {settings.model}",
+                f"model {name}",
                 patience=self._pace.opening,
                 pace=self._pace,
             )
             if registered.base_model != self._base_model:
                 raise ConfigurationError(
-                    f"--model {settings.model} exists in W&B and was trained from {registered.base_model}, "
+                    f"--model {name} exists in W&B and was trained from {registered.base_model}, "
                     f"not {self._base_model}: take another name, or that --base-model."
                 )
         except BaseException as error:
@@ -122,7 +133,7 @@ class ServerlessBackend:
             entity=registered.entity,
             id=registered.id,
             base_model=self._base_model,
-            base_path=str(settings.home / "art"),
+            base_path=str(self._trainee.home / "art"),
             report_metrics=[],
         )
 
@@ -145,10 +156,10 @@ class ServerlessBackend:
     def checkpoint(self, step: int) -> Checkpoint:
         remote, model = self._opened()
         location = str(remote._model_inference_name(model, step))
-        return Checkpoint(self._settings.model, step, self._base_model, self.name, location)
+        return Checkpoint(self._trainee.model.model, step, self._base_model, self.name, location)
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
-        return await prepare_deferred(batch, self._settings, self._scorer)
+        return await prepare_deferred(batch, self._trainee, self._scorer)
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         check_trainable(prepared)
@@ -223,7 +234,7 @@ class ServerlessBackend:
             deadline = time.monotonic()
             why = "W&B did not take it."
         else:
-            left = self._settings.remote_deadline - (datetime.now(UTC) - receipt.sent)
+            left = self._account.remote_deadline - (datetime.now(UTC) - receipt.sent)
             deadline = deadline_of(left)
             why = "the answer to its submission was lost, and no checkpoint has come of it within --remote-deadline."
             logger.info(
@@ -236,7 +247,7 @@ class ServerlessBackend:
         return _Untrained(why, may_be_sent_again=True) if step is None else self._result(receipt, step, JobEnd())
 
     async def _job_outcome(self, receipt: Receipt, job_id: str) -> StepResult | _Untrained:
-        deadline = deadline_of(self._settings.remote_deadline)
+        deadline = deadline_of(self._account.remote_deadline)
         try:
             end = await follow_job(job_id, self._events_of(job_id), deadline=deadline, pace=self._pace)
         except BackendError:
@@ -264,7 +275,7 @@ class ServerlessBackend:
         )
         if found is not None:
             return self._result(receipt, found, end)
-        overdue = datetime.now(UTC) - receipt.sent > self._settings.remote_deadline
+        overdue = datetime.now(UTC) - receipt.sent > self._account.remote_deadline
         return _Untrained(
             f"W&B training job {job_id} ended without a checkpoint after step {receipt.after_step}; "
             "look at it in W&B, and run again.",
@@ -290,7 +301,7 @@ class ServerlessBackend:
                 "The model went from step %d to %d while one batch was trained: is somebody else training %s?",
                 receipt.after_step,
                 step,
-                self._settings.model,
+                self._trainee.model.model,
             )
         return StepResult(self.checkpoint(step), receipt.tokens, _averaged(end.metrics))
 

@@ -6,19 +6,19 @@ Nothing is paid and nothing is written here; ``--dry-run`` prints an outlook and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Protocol
 
 from data_bridge.errors import NotEnoughData
-from data_bridge.quality import Exclusion, Reason
+from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from data_bridge.reader import WindowReader, WindowRef
-from data_bridge.survey import Survey, WindowSummary, survey
+from data_bridge.survey import Survey, WindowSummary
 from trainer.config.sections import PlanSettings
 from trainer.ledger.runs import Ledger
-from trainer.plan.grouping import Comparable
-from trainer.plan.run_plan import make_plan
-from trainer.types import PlannedWindow, RunPlan
+from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
+from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class _Remaining:
 
 
 async def look_ahead(
+    surveyed: Survey,
     reader: WindowReader,
     ledger: Ledger | None,
     settings: PlanSettings,
@@ -67,13 +68,14 @@ async def look_ahead(
     seed: int,
     run_id: str | None = None,
     dropout_rate: float | None = None,
+    min_windows: int = 0,
 ) -> Outlook:
-    """Survey and plan. With ``run_id``, the windows that this run still has open, and those that came since.
+    """Plan what was ``surveyed``. NotEnoughData if that gives fewer than ``min_windows``.
 
-    ``dropout_rate`` is that of the run that is taken up; else it follows from the totals. Without a ledger (a
-    database that was never migrated) nothing is known to be trained.
+    With ``run_id``, the windows that this run still has open, and those that came since. ``dropout_rate`` is that of
+    the run that is taken up; else it follows from the totals. Without a ledger (a database that was never migrated)
+    nothing is known to be trained.
     """
-    surveyed = await survey(reader, reader.rules)
     known: set[str] = set()
     open_windows: tuple[PlannedWindow, ...] = ()
     if ledger is not None and run_id is not None:
@@ -94,7 +96,7 @@ async def look_ahead(
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
     dropped = [one.trajectory_id for one in plan.excluded if one.reason is Reason.DROPOUT]
-    return Outlook(
+    outlook = Outlook(
         surveyed,
         plan,
         windows,
@@ -104,18 +106,17 @@ async def look_ahead(
         dict(Counter(one.reason.value for one in plan.excluded).most_common()),
         dict(Counter(reason.value for name, reason in decided.items() if name not in trained).most_common()),
     )
+    if len(windows) < min_windows:
+        raise _not_enough(outlook, min_windows, reader.rules.lookback)
+    return outlook
 
 
-def check_ready(outlook: Outlook, min_windows: int, lookback: timedelta) -> None:
-    """NotEnoughData if there are too few windows for a new run, saying what is missing."""
-    if len(outlook.windows) >= min_windows:
-        return
+def _not_enough(outlook: Outlook, min_windows: int, lookback: timedelta) -> NotEnoughData:
     left_out = Counter(outlook.excluded) + Counter(outlook.decided_before)
     seen = left_out.total()
     why = ", ".join(f"{reason} {count}" for reason, count in left_out.most_common(4))
-    raise NotEnoughData(
-        f"{len(outlook.windows)} usable windows of at least {min_windows} in the last "
-        f"{lookback.days} days"
+    return NotEnoughData(
+        f"{len(outlook.windows)} usable windows of at least {min_windows} in the last {lookback.days} days"
         + (f" ({seen} trajectories were left out: {why})" if seen else " (no other trajectories either)")
         + "; `scripts/check_windows.py` shows each window."
     )
@@ -142,3 +143,66 @@ def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str
         for one in window.excluded
         if one.reason is not Reason.ALREADY_USED and one.trajectory_id not in decided
     ]
+
+
+class SurveyedWindow(Protocol):
+    """What the plan needs to know of a window: its id, its length and who is usable in it."""
+
+    @property
+    def window_id(self) -> str: ...
+    @property
+    def hours(self) -> int: ...
+    @property
+    def usable(self) -> Sequence[Comparable]: ...
+
+
+def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int) -> RunPlan:
+    """Group every window, then leave out what the totals ask for."""
+    formed: list[tuple[SurveyedWindow, list[tuple[str, tuple[Comparable, ...]]]]] = []
+    excluded: list[Exclusion] = []
+    members: list[Droppable] = []
+    for window in windows:
+        parts = partition(window.usable, settings, seed)
+        groups = [(group_id(window.window_id, number), own) for number, own in enumerate(parts.groups, start=1)]
+        formed.append((window, groups))
+        members += [Droppable(one.trajectory_id, one.agent_id, name) for name, own in groups for one in own]
+        excluded += [
+            Exclusion(one.trajectory_id, one.agent_id, window.window_id, reason) for one, reason in parts.left_out
+        ]
+    thinning = plan_dropout(members, settings, seed)
+    planned: list[PlannedWindow] = []
+    for window, groups in formed:
+        kept: list[PlannedGroup] = []
+        for name, own in groups:
+            kept.append(
+                PlannedGroup(name, tuple(o.trajectory_id for o in own if o.trajectory_id not in thinning.left_out))
+            )
+            excluded += [
+                Exclusion(one.trajectory_id, one.agent_id, window.window_id, Reason.DROPOUT)
+                for one in own
+                if one.trajectory_id in thinning.left_out
+            ]
+        if kept:
+            planned.append(PlannedWindow(window.window_id, window.hours, tuple(kept)))
+    return RunPlan(tuple(planned), tuple(excluded), thinning.rate, thinning.total)
+
+
+def assemble(checked: CheckedWindow, planned: PlannedWindow) -> Grouped:
+    """The planned groups with the trajectories as they were read.
+
+    A member that is no longer usable has its own reason in ``checked``; a group that falls below its minimum by
+    that is given up.
+    """
+    readable = {trajectory.trajectory_id: trajectory for trajectory in checked.usable}
+    groups: list[Group] = []
+    excluded: list[Exclusion] = []
+    for plan in planned.groups:
+        members = tuple(readable[name] for name in plan.trajectory_ids if name in readable)
+        if len(members) >= MIN_GROUP:
+            groups.append(Group(plan.group_id, planned.window_id, members, checked.window.outcomes))
+        else:
+            excluded += [
+                Exclusion(one.trajectory_id, one.agent_id, planned.window_id, Reason.NO_COMPARABLE_PEER)
+                for one in members
+            ]
+    return Grouped(tuple(groups), tuple(excluded))

@@ -1,23 +1,15 @@
-"""What is measured of one gradient step beside what the backend reports, and when that stops a run. Pure.
-
-``--stop-on`` sets thresholds on a step's metrics: a run that collapses is stopped before it costs more.
-"""
+"""``--stop-on``: thresholds on a step's metrics that stop a collapsing run. Pure."""
 
 from __future__ import annotations
 
-import bisect
 import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
-from typing import Any
 
 from data_bridge.errors import BackendError, ConfigurationError
-from data_bridge.models import author_of
-from trainer.train.credit import advantages, spread
-from trainer.types import Checkpoint, JudgedGroup, StepResult
+from trainer.types import Checkpoint
 
 METRICS = (
     "advantage_std", "clip_share", "cost_usd", "effective_sample_size", "entropy", "grad_norm", "judge_order_spread",
@@ -26,63 +18,6 @@ METRICS = (
 )  # fmt: skip
 """What a step may report under a name of ours; a name with a slash is ART's own."""
 
-HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)
-"""Between these the advantages are counted; the first and the last bin are open."""
-
-
-def histogram(values: Sequence[float]) -> dict[str, list[float]]:
-    counts = [0] * (len(HISTOGRAM_EDGES) + 1)
-    for value in values:
-        counts[bisect.bisect_right(HISTOGRAM_EDGES, value)] += 1
-    return {"edges": list(HISTOGRAM_EDGES), "counts": [float(count) for count in counts]}
-
-
-def of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: int, *, scale: bool) -> dict[str, Any]:
-    """Rewards, advantages, how well the judge agreed with itself, and how old the policy was that played."""
-    scores = [judged.scores for judged in groups]
-    flat = [score for group in scores for score in group]
-    of_groups = [one for group in scores for one in advantages(group, scale=scale)]
-    ages = sampling_ages(groups, trainee, policy_step)
-    return {
-        "groups": len(groups),
-        "trajectories": len(flat),
-        "reward": fmean(flat),
-        "reward_std": pstdev(flat),
-        "reward_spread": fmean(map(spread, scores)),
-        "advantage_std": pstdev(of_groups),
-        "advantage_histogram": histogram(of_groups),
-        "judge_order_spread": fmean(2 * verdict.uncertainty for judged in groups for verdict in judged.verdicts),
-        "sampled_steps_ago": fmean(ages) if ages else None,
-    }
-
-
-def of_result(result: StepResult, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What the backend reports of the step, and what was ``known`` of its batch before."""
-    return {
-        **result.metrics,
-        **known,
-        "step": result.checkpoint.step,
-        "trainable_tokens": result.trainable_tokens,
-    }
-
-
-def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int) -> list[int]:
-    """How many steps before ``policy_step`` the ``trainee`` wrote each logged reply, where the log says so."""
-    authors = (
-        author_of(call)
-        for judged in groups
-        for trajectory in judged.group.trajectories
-        for call in trajectory.llm_calls
-    )
-    return [policy_step - one.step for one in authors if one.model == trainee and one.step is not None]
-
-
-def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The plain numbers of ``metrics``: for views, thresholds and tracking."""
-    return {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
-
-
-# --stop-on
 
 _RULE = re.compile(r"(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<operator>[<>])\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 

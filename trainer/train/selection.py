@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import pstdev
 
-from data_bridge.errors import JudgeError
+from data_bridge.errors import ConfigurationError, JudgeError
 from data_bridge.quality import Exclusion, Reason
-from trainer.config.sections import TrainSettings
+from trainer.config.sections import SelectionSettings
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress
-from trainer.train.credit import parse_rule, select, spread
-from trainer.types import JudgedGroup, JudgeFailure
+from trainer.types import MIN_GROUP, JudgedGroup, JudgeFailure
 
 _FAULTS_OF_THE_JUDGE = frozenset({Reason.JUDGE_BAD_REPLY, Reason.JUDGE_UNAVAILABLE})
 """Other reasons (the budget is spent, the group is too long) are no fault of the judge's."""
@@ -22,8 +25,16 @@ _GIVE_UP_AFTER = 8
 class VerdictStage:
     """Takes verdicts in order and remembers which windows came to something."""
 
-    def __init__(self, settings: TrainSettings, run_id: str, ledger: Ledger, progress: Progress) -> None:
+    def __init__(
+        self,
+        settings: SelectionSettings,
+        max_judge_failures: float,
+        run_id: str,
+        ledger: Ledger,
+        progress: Progress,
+    ) -> None:
         self._settings = settings
+        self._max_judge_failures = max_judge_failures
         self._run_id = run_id
         self._ledger = ledger
         self._progress = progress
@@ -56,7 +67,7 @@ class VerdictStage:
 
     def check_failures(self) -> None:
         """JudgeError if more groups failed than ``--max-judge-failures`` allows, or all of the first ones did."""
-        failed, allowed = self._progress.groups_failed, self._settings.max_judge_failures * self._progress.groups
+        failed, allowed = self._progress.groups_failed, self._max_judge_failures * self._progress.groups
         hopeless = self._progress.groups_judged == 0 and failed >= _GIVE_UP_AFTER and allowed < self._progress.groups
         if failed and (failed > allowed or hopeless):
             raise JudgeError(
@@ -78,3 +89,67 @@ class VerdictStage:
         ]
         self.left_out.update(one.reason for one in excluded)
         await self._ledger.exclude(self._run_id, excluded)
+
+
+_RULE = re.compile(r"max-variance[ :=]+(\d+)")
+
+
+def spread(scores: Sequence[float]) -> float:
+    """The best score of a group minus the worst."""
+    return max(scores) - min(scores)
+
+
+def advantages(scores: Sequence[float], *, scale: bool = False) -> list[float]:
+    """GRPO's advantages as ART computes them: score minus the group's mean, if ``scale`` by its standard deviation."""
+    mean = sum(scores) / len(scores)
+    divisor = pstdev(scores) + 1e-6 if scale else 1.0
+    return [(score - mean) / divisor for score in scores]
+
+
+def parse_rule(text: str | None) -> int | None:
+    """How many trajectories of a group ``--select max-variance N`` keeps; None keeps all.
+
+    ConfigurationError for another rule.
+    """
+    if text is None:
+        return None
+    match = _RULE.fullmatch(text.strip())
+    if match is None or int(match[1]) < MIN_GROUP:
+        raise ConfigurationError(f"--select: write `max-variance N` with N of at least {MIN_GROUP} (got {text!r}).")
+    return int(match[1])
+
+
+def most_telling(scores: list[float], number: int) -> list[int]:
+    """Indices of the ``number`` scores with the largest variance, in their order.
+
+    The best subset always consists of the k lowest and the rest highest, so only those need to be tried.
+    """
+    if number >= len(scores):
+        return list(range(len(scores)))
+    ranked = sorted(range(len(scores)), key=lambda index: (scores[index], index))
+    best: list[int] = []
+    best_variance = -1.0
+    for lowest in range(number + 1):
+        chosen = ranked[:lowest] + ranked[len(ranked) - (number - lowest) :]
+        values = [scores[index] for index in chosen]
+        mean = sum(values) / number
+        variance = sum((value - mean) ** 2 for value in values) / number
+        if variance > best_variance + 1e-12:
+            best, best_variance = chosen, variance
+    return sorted(best)
+
+
+def select(judged: JudgedGroup, number: int | None) -> tuple[JudgedGroup, tuple[Exclusion, ...]]:
+    """``judged`` with its ``number`` most telling members, and the others as exclusions."""
+    if number is None or number >= len(judged.verdicts):
+        return judged, ()
+    kept = [judged.verdicts[index] for index in most_telling(judged.scores, number)]
+    names = {verdict.trajectory_id for verdict in kept}
+    members = judged.group.trajectories
+    excluded = tuple(
+        Exclusion(member.trajectory_id, member.agent_id, member.window_id, Reason.NOT_SELECTED)
+        for member in members
+        if member.trajectory_id not in names
+    )
+    group = replace(judged.group, trajectories=tuple(one for one in members if one.trajectory_id in names))
+    return replace(judged, group=group, verdicts=tuple(kept)), excluded

@@ -9,7 +9,7 @@ and used for every sequence; PEFT keeps the parameters, the switch to turn the a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
@@ -44,7 +44,20 @@ class Likelihoods:
     """What the output layer reads, without gradients: enough to compare whole distributions afterwards."""
 
 
-class Policy:
+@dataclass(frozen=True, slots=True)
+class PolicyScorer:
+    """Scores replies for whoever is not in the thread that owns the policy."""
+
+    in_thread: Callable[[Callable[[], list[Scored | None]]], Awaitable[list[Scored | None]]]
+    policy: Callable[[], CpuPolicy]
+    """At its newest checkpoint; called in that thread."""
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
+        """Tokens and log-probabilities of logged replies under the newest checkpoint."""
+        return await self.in_thread(lambda: self.policy().score(requests))
+
+
+class CpuPolicy:
     """For one thread. ``base`` is a model directory."""
 
     def __init__(self, base: Path, *, rank: int, learning_rate: float, seed: int) -> None:
@@ -68,7 +81,7 @@ class Policy:
         self.optimizer = self._new_optimizer(learning_rate)
 
     def reset(self) -> None:
-        """Back to step 0: the untrained adapter, the same as a new ``Policy`` has."""
+        """Back to step 0: the untrained adapter, the same as a new ``CpuPolicy`` has."""
         with torch.no_grad():
             for name, parameter in self._trained():
                 parameter.copy_(self._fresh[name])

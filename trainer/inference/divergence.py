@@ -7,10 +7,11 @@ run on this machine.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.models import ChatMessage
+from trainer.inference.base_model import model_directory
+from trainer.inference.chat_models import Access, adapter_of
+from trainer.types import Checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,3 +112,13 @@ def _read(model: Any, rows: Sequence[Tokens], memory: Any = None) -> Any:
     import torch
 
     return model.base_model(torch.tensor(rows), past_key_values=memory, use_cache=True)
+
+
+def kl_meter(checkpoint: Checkpoint, access: Access) -> Callable[[Sequence[SampledReplies]], Awaitable[float | None]]:
+    """Measures how far ``checkpoint``, which runs on this machine, is from its base model at its own replies."""
+    base, adapter = model_directory(access.model.base_model, access.home), adapter_of(checkpoint)
+
+    async def measure(answered: Sequence[SampledReplies]) -> float | None:
+        return await asyncio.to_thread(divergence_from_base, base, adapter, answered)
+
+    return measure

@@ -1,0 +1,199 @@
+"""The settings of the commands around the data: check, judge, certify, spawn, migrate, traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import SecretStr
+
+from trainer.config.sections import (
+    MOST_HOURS,
+    DatabaseSecrets,
+    DatabaseSettings,
+    GroupingSettings,
+    JudgeCallSettings,
+    JudgeCostSettings,
+    JudgedSettings,
+    JudgePriceSettings,
+    JudgeSecrets,
+    JudgeSettings,
+    MomentSettings,
+    OutputSettings,
+    PlanSettings,
+    ReadinessSettings,
+    WindowSettings,
+)
+from trainer.config.settings import Command, Duration, Section, setting
+from trainer.config.training import MarketSettings, ModelSettings
+
+
+class OneWindowSettings(Section):
+    """Which windows are shown."""
+
+    window: str | None = setting(None, "Show this one window in full.", metavar="ID", flag_only=True)
+
+
+class CheckSettings(Command):
+    """check_windows."""
+
+    shown: OneWindowSettings
+    output: OutputSettings
+    database: DatabaseSettings
+    windows: ReadinessSettings
+    groups: PlanSettings
+    judge: JudgeCostSettings
+    secrets: DatabaseSecrets
+
+
+class PlaySettings(Section):
+    """What is played."""
+
+    count: int = setting(24, "Hourly windows to play.", ge=1, le=MOST_HOURS, flag="--windows", flag_only=True)
+    policy: str = setting(
+        "scripted",
+        "Who decides: `scripted` (skills from 0 to 1), `embedded` (the base model on this CPU), or the base URL of an "
+        "OpenAI-compatible endpoint.",
+        metavar="scripted|embedded|URL",
+    )
+    policy_model: str | None = setting(None, "Name of the model at the endpoint; unset: as --model.")
+    seed: int = setting(7, "Seed of the simulated market and its agents.", env="HINDSIGHT_WORLD_SEED")
+    start: str | None = setting(
+        None,
+        "First window, e.g. 2026-03-02T00:00; unset: whole days, the last of them yesterday.",
+        metavar="ID",
+        flag_only=True,
+    )
+    until_now: bool = setting(
+        False, "End with the newest closed hour; with --start, play all hours between.", flag_only=True
+    )
+    dirty: float = setting(
+        0.0, "Share of rows and windows that get one of the faults found in real tables.", ge=0, le=1, flag_only=True
+    )
+
+
+class SpawnSecrets(DatabaseSecrets):
+    """What is played."""
+
+    policy_api_key: SecretStr | None = setting(None, "Key of the endpoint.", env="POLICY_API_KEY")
+
+
+class SpawnSettings(Command):
+    """spawn_test_agents."""
+
+    play: PlaySettings
+    output: OutputSettings
+    database: DatabaseSettings
+    model: ModelSettings
+    market: MarketSettings
+    secrets: SpawnSecrets
+
+
+class ExaminationSettings(Section):
+    """Certification."""
+
+    examined_groups: int = setting(
+        16, "Groups that the judge is examined on.", ge=4, flag="--groups", metavar="GROUPS", flag_only=True
+    )
+    group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
+    own_windows: bool = setting(
+        False, "Examine on your own windows as well as on the simulated market.", flag_only=True
+    )
+    fresh: bool = setting(False, "Ask everything anew, also what this judge has answered before.", flag_only=True)
+    seed: int = setting(0, "Seed of the simulated market.")
+
+
+class ExaminedJudge(JudgePriceSettings, JudgeCallSettings):
+    """In how many orders it is asked is no choice of the user's."""
+
+    def asked_in(self, orders: int) -> JudgeSettings:
+        """The judge as one part of the examination asks it."""
+        return JudgeSettings(judge_orders=orders, **{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class ExaminationSecrets(DatabaseSecrets, JudgeSecrets):
+    """What a certification calls out to."""
+
+
+class CertifySettings(Command):
+    """certify_judge."""
+
+    examination: ExaminationSettings
+    output: OutputSettings
+    database: DatabaseSettings
+    windows: WindowSettings
+    groups: GroupingSettings
+    judge: ExaminedJudge
+    secrets: ExaminationSecrets
+
+
+class MigrationDeeds(Section):
+    """What is done."""
+
+    status: bool = setting(False, "Only show how each migration stands.", flag_only=True)
+    dry_run: bool = setting(False, "Show what would be applied, and apply nothing.", flag_only=True)
+
+
+class MigrationSettings(Command):
+    """run_migrations."""
+
+    deed: MigrationDeeds
+    output: OutputSettings
+    database: DatabaseSettings
+    secrets: DatabaseSecrets
+
+
+class JudgingSettings(Section):
+    """What is judged."""
+
+    window: str | None = setting(
+        None, "Judge this one window and show every score and explanation.", metavar="ID", flag_only=True
+    )
+    held_out: bool = setting(
+        False, "Judge the windows that are kept for evaluation instead of the others.", flag_only=True
+    )
+    write_back: bool = setting(
+        False,
+        "Write aiJudgeReward, aiJudgeReasoning, judgedAt and reward_judgments into the game's tables.",
+        flag_only=True,
+    )
+    seed: int = setting(0, "Seed of the grouping; as in training, so that both share their verdicts.")
+
+
+class JudgeWindowsSettings(Command):
+    """judge_windows."""
+
+    judging: JudgingSettings
+    output: OutputSettings
+    database: DatabaseSettings
+    windows: WindowSettings
+    groups: GroupingSettings
+    judge: JudgedSettings
+    secrets: ExaminationSecrets
+
+
+class TraceFileSettings(Section):
+    """What is written or read."""
+
+    action: Literal["export", "import"] = setting(..., "Write a file of traces, or read one.", positional=True)
+    file: Path = setting(..., "JSON lines, one trajectory each; compressed if the name ends in .gz.", positional=True)
+    untrained: bool = setting(
+        False, "Import: forget that rows were judged and trained on, to train on them again.", flag_only=True
+    )
+
+
+class ExportedWindows(MomentSettings):
+    """Windows: which hours, and which rows of them, are used."""
+
+    lookback: Duration = setting("7d", "Export: how far back windows are read.")
+    until: str | None = setting(None, "Export: as if it were this UTC moment (ISO 8601).")
+
+
+class TraceSettings(Command):
+    """traces."""
+
+    traces: TraceFileSettings
+    output: OutputSettings
+    database: DatabaseSettings
+    windows: ExportedWindows
+    secrets: DatabaseSecrets

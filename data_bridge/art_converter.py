@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from data_bridge.models import (
+    DECISIONS,
     AgentTrajectory,
     Author,
     ChatMessage,
@@ -34,7 +35,7 @@ class ConversionRules:
 
     trainee: str
     policy_step: int = 0
-    purposes: tuple[str, ...] = ("action",)
+    purposes: tuple[str, ...] = DECISIONS
     foreign: Literal["positive", "all", "none"] = "positive"
     max_staleness: int = 4
 

@@ -19,6 +19,10 @@ import msgspec
 _CHECKPOINT = re.compile(r"(?P<model>.*?)[@:]step(?P<step>\d+)")
 
 
+DECISIONS = ("action",)
+"""Purposes of the calls that decide, unless ``--purposes`` says otherwise."""
+
+
 class NotText(ValueError):
     """A message has parts that are not text, such as an image."""
 

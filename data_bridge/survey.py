@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from data_bridge.models import AgentTrajectory, LLMCall
+from data_bridge.models import DECISIONS, AgentTrajectory, LLMCall
 from data_bridge.quality import CheckedWindow, Exclusion, Reason, Rules, check
 from data_bridge.reader import WindowReader, WindowRef
 
@@ -92,23 +92,30 @@ class Survey:
     totals: Totals
 
 
-async def survey(reader: WindowReader, rules: Rules, *, on_window: Callable[[int, int], None] | None = None) -> Survey:
+async def survey(
+    reader: WindowReader,
+    rules: Rules,
+    purposes: Collection[str] = DECISIONS,
+    *,
+    on_window: Callable[[int, int], None] | None = None,
+) -> Survey:
     """Read and check every window of the lookback, eligible or not: none of them vanishes.
 
-    ``on_window`` is told after each window how many of how many are done.
+    ``purposes`` are those of the calls that are trained. ``on_window`` is told after each window how many of how many
+    are done.
     """
     found = await reader.discover(everything=True)
     summaries: list[WindowSummary] = []
     async with aclosing(reader.stream(found)) as windows:
         async for window in windows:
-            summaries.append(summarise(check(window, rules)))
+            summaries.append(summarise(check(window, rules), purposes))
             if on_window is not None:
                 on_window(len(summaries), len(found))
     refs = tuple(ref for ref, summary in zip(found, summaries, strict=True) if summary.usable)
     return Survey(tuple(summaries), refs, total(summaries))
 
 
-def summarise(checked: CheckedWindow) -> WindowSummary:
+def summarise(checked: CheckedWindow, purposes: Collection[str] = DECISIONS) -> WindowSummary:
     window = checked.window
     outcomes = window.outcomes
     made = [pnl for pnl in (trajectory.window_pnl for trajectory in window.trajectories) if pnl is not None]
@@ -127,7 +134,7 @@ def summarise(checked: CheckedWindow) -> WindowSummary:
             len(outcomes.predictions),
         ),
         pnl_range=(min(made), max(made)) if made else None,
-        usable=tuple(_usable(trajectory) for trajectory in checked.usable),
+        usable=tuple(_usable(trajectory, purposes) for trajectory in checked.usable),
         excluded=checked.excluded,
     )
 
@@ -151,10 +158,10 @@ def total(windows: list[WindowSummary]) -> Totals:
     )
 
 
-def _usable(trajectory: AgentTrajectory) -> UsableTrajectory:
+def _usable(trajectory: AgentTrajectory, purposes: Collection[str]) -> UsableTrajectory:
     calls = trajectory.llm_calls
     shown = sum(len(call.user_prompt) + len(call.response) + len(call.reasoning or "") for call in calls)
-    trained = sum(_tokens_of_call(call) for call in calls if call.purpose == "action")
+    trained = sum(_tokens_of_call(call) for call in calls if call.purpose in purposes)
     return UsableTrajectory(
         trajectory.trajectory_id,
         trajectory.agent_id,

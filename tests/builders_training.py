@@ -11,7 +11,7 @@ from data_bridge.models import AgentTrajectory
 from tests.builders import WINDOW, make_call, make_outcomes, make_step, make_trajectory
 from trainer.config.commands import TrainSettings
 from trainer.config.settings import settings_from
-from trainer.config.training import TraineeSettings
+from trainer.config.training import CpuTrainee
 from trainer.run.train import trainee_of
 from trainer.train.backends.choose import open_backend
 from trainer.types import Batch, Group, JudgedGroup, JudgeIdentity, TrainingBackend, Verdict
@@ -30,7 +30,7 @@ def make_settings(home: Path, base_model: Path | str, **fields: Any) -> TrainSet
     return settings_from(TrainSettings, **(values | fields))
 
 
-def make_trainee(home: Path = Path("unused"), base_model: Path | str = "tiny", **fields: Any) -> TraineeSettings:
+def make_trainee(home: Path = Path("unused"), base_model: Path | str = "tiny", **fields: Any) -> CpuTrainee:
     """What a backend is handed of such settings."""
     return trainee_of(make_settings(home, base_model, **fields))
 

@@ -40,7 +40,7 @@ from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, serving
 from trainer.ledger.runs import Ledger
 from trainer.plan.plan import assemble
-from trainer.progress import Progress, View
+from trainer.progress import FailurePolicy, Progress, View
 from trainer.promote.canary import settle_canary
 from trainer.promote.gate import rule
 from trainer.promote.publish import IncumbentChanged, publish
@@ -302,16 +302,15 @@ async def evaluate(
     plan = TrialPlan(
         points_per_window=settings.evaluation.eval_points,
         samples=settings.evaluation.eval_samples,
-        purposes=settings.choice.purposes,
+        purposes=settings.judge.purposes,
         min_gain=settings.gate.min_gain,
-        max_judge_failures=settings.judge.max_judge_failures,
-        seed=settings.choice.seed,
+        failures=FailurePolicy(settings.judge.max_judge_failures),
+        seed=settings.chance.seed,
     )
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
     async with AsyncExitStack() as stack:
         models = await open_models(stack, access, await _asked(database, candidate, incumbent))
-        measure_kl = kl_meter(candidate, access) if candidate.abilities.runs_in_engine else None
         judge = await stack.enter_async_context(
             open_judge(examiner, keys, database, run_id or f"evaluation of {candidate.name}")
         )
@@ -325,7 +324,7 @@ async def evaluate(
             run_id,
             training_judge=identity_of(settings.judge).judge,
             windows=windows,
-            measure_kl=measure_kl,
+            measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
         )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trainer.types import Checkpoint
+from data_bridge.errors import JudgeError
+from data_bridge.quality import Reason
+from trainer.types import Checkpoint, JudgedGroup, JudgeFailure
 
 
 @dataclass(slots=True)
@@ -60,3 +62,51 @@ class Silent:
     def show(self, progress: Progress) -> None: ...
 
     def close(self) -> None: ...
+
+
+_JUDGES_FAULT = frozenset({Reason.JUDGE_BAD_REPLY, Reason.JUDGE_UNAVAILABLE})
+"""A budget that ran out or a group that is too long is no failure of the judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureTally:
+    """How many groups were heard, and how many of them the judge failed on."""
+
+    heard: int = 0
+    failed: int = 0
+    last_fault: str = ""
+
+    def plus(self, result: JudgedGroup | JudgeFailure) -> FailureTally:
+        if isinstance(result, JudgedGroup):
+            return FailureTally(self.heard + 1, self.failed, self.last_fault)
+        if result.reason in _JUDGES_FAULT:
+            return FailureTally(self.heard + 1, self.failed + 1, result.detail or result.reason.value)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """``--max-judge-failures``, the one rule for judging, training and evaluating.
+
+    At most ``largest_share`` of the groups may fail: of those expected, where that is known, else of those heard once
+    they are ``enough`` or all. A judge that failed on all of the first ``hopeless`` groups is not there at all.
+    """
+
+    largest_share: float = 0.2
+    enough: int = 10
+    hopeless: int = 8
+
+    def is_broken(self, tally: FailureTally, *, expected: int = 0, at_end: bool = False) -> bool:
+        if tally.failed == tally.heard >= self.hopeless and self.largest_share < 1:
+            return True
+        is_asked = expected or at_end or tally.heard >= self.enough
+        return bool(is_asked) and tally.failed > self.largest_share * max(expected, tally.heard)
+
+    def check(self, tally: FailureTally, *, expected: int = 0, at_end: bool = False) -> None:
+        """JudgeError if too much was lost to go on."""
+        if self.is_broken(tally, expected=expected, at_end=at_end):
+            raise JudgeError(
+                f"The judge failed on {tally.failed} of {max(expected, tally.heard)} groups, more than "
+                f"--max-judge-failures {self.largest_share:g} allows (the last: {tally.last_fault}); look at "
+                "JUDGE_BASE_URL, JUDGE_MODEL and the key, then run again: verdicts already paid for are kept."
+            )

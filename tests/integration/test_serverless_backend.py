@@ -69,7 +69,8 @@ def backend_for(server: WandbServer, pace: Pace | None = PACE, **changes: object
     }
     settings = settings_from(TrainSettings, **(values | changes))
     address, key = settings.promotion.wandb_base_url, settings.secrets.wandb_api_key
-    return ServerlessBackend(trainee_of(settings), settings.backend, address, key, pace)
+    entity, deadline = settings.backend.wandb_entity, settings.backend.remote_deadline
+    return ServerlessBackend(trainee_of(settings), entity, deadline, address, key, pace)
 
 
 @asynccontextmanager

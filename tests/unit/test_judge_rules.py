@@ -23,7 +23,8 @@ from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
 from trainer.judge.open import identity_of, open_judge, refuse_unusable
 from trainer.judge.outcome import IDENTITY, OutcomeJudge
 from trainer.judge.prompt import load_rubric, parse_rubric
-from trainer.run.judge_windows import FailurePolicy, FailureTally, judge_stream
+from trainer.progress import FailurePolicy, FailureTally
+from trainer.run.judge_windows import judge_stream
 from trainer.types import Group, JudgedGroup, JudgeFailure
 
 # Price

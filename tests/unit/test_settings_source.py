@@ -42,7 +42,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Pat
     dotenv.write_text("HINDSIGHT_MIN_AGENTS=4\nHINDSIGHT_MAX_GROUP=5\nHINDSIGHT_SEED=6\n")
     environ = {"HINDSIGHT_MIN_AGENTS": "7", "HINDSIGHT_MAX_GROUP": "8"}
     settings = loaded("--min-agents", "9", environ=environ, dotenv=dotenv)
-    assert (settings.windows.min_agents, settings.groups.max_group, settings.choice.seed) == (9, 8, 6)
+    assert (settings.windows.min_agents, settings.groups.max_group, settings.chance.seed) == (9, 8, 6)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_run_toml_and_the_flags_that_it_stands_for_give_the_same_configuration
 def test_a_flag_wins_over_a_variable_over_the_file_over_run_toml_over_the_default(tmp_path: Path) -> None:
     names = ["min_agents", "min_actions", "max_group", "seed", "min_windows"]
     config = written(
-        tmp_path, "[windows]\nmin_agents = 5\nmin_actions = 5\n[groups]\nmax_group = 5\n[choice]\nseed = 5\n"
+        tmp_path, "[windows]\nmin_agents = 5\nmin_actions = 5\n[groups]\nmax_group = 5\n[chance]\nseed = 5\n"
     )
     dotenv = tmp_path / ".env"
     dotenv.write_text("".join(f"HINDSIGHT_{name.upper()}=6\n" for name in names[:3]))

@@ -117,7 +117,7 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Seq
 
     calls = tokens = 0
     for material in materials:
-        first = view_of(material.groups[0])
+        first = view_of(material.groups[0], settings.judge.purposes)
         needed = calls_needed(len(material.groups))
         calls += needed
         tokens += needed * sum(count_tokens(body.whole) for body in first.trajectories)

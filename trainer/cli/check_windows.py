@@ -45,7 +45,7 @@ async def _check_all(settings: CheckSettings) -> int:
         rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         label = database.label
         with _progress() as on_window:
-            surveyed = await survey(WindowReader(database, rules), rules, on_window=on_window)
+            surveyed = await survey(WindowReader(database, rules), rules, settings.judge.purposes, on_window=on_window)
     report = make_report(surveyed, settings, label, seed=_SEED)
     if settings.output.json_output:
         print(json.dumps(report.as_json()))

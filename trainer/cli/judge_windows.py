@@ -37,7 +37,8 @@ async def work(settings: JudgeWindowsSettings) -> int:
     from data_bridge.reader import WindowReader
     from trainer.judge.cost import is_priced
     from trainer.judge.open import describe, open_judge
-    from trainer.run.judge_windows import FailurePolicy, judge_windows
+    from trainer.progress import FailurePolicy
+    from trainer.run.judge_windows import judge_windows
 
     priced = is_priced(settings.judge)
     if settings.judging.window is not None and normalise(settings.judging.window) is None:

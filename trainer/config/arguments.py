@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import logging
 import shutil
 import types
 import typing
@@ -25,6 +26,8 @@ from trainer.config.settings import (
     settings_of,
     variable_of,
 )
+
+logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 30
 """Of a command with more settings than this, ``--help`` shows only those that people use."""
@@ -58,6 +61,14 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=max(100, shutil.get_terminal_size().columns - 2))
+
+
+class _Former(argparse.Action):
+    """The name of a flag in an earlier version."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        logger.warning("%s is called --%s now; the old name still works", option_string, self.dest.replace("_", "-"))
+        setattr(namespace, self.dest, values)
 
 
 class _Joined(argparse.Action):
@@ -151,20 +162,21 @@ def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo, *
     told = "; ".join(note for note in notes if note)
     hidden = argparse.SUPPRESS
     options |= {"dest": name, "help": _escaped(f"{text} [{told}]" if told else text) if is_shown else hidden}
-    former = extra_of(field, "formerly")
-    flags = [flag_of(name, field), *(["--" + former.replace("_", "-")] if former else [])]
+    flag = flag_of(name, field)
+    if former := extra_of(field, "formerly"):
+        group.add_argument("--" + former.replace("_", "-"), action=_Former, dest=name, default=hidden, help=hidden)
     if field.annotation is bool:
         if field.default:
-            group.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
             return
-        group.add_argument(*flags, action="store_true", **options)
-        group.add_argument("--no-" + flags[0].removeprefix("--"), action="store_false", **options | {"help": hidden})
+        group.add_argument(flag, action="store_true", **options)
+        group.add_argument("--no-" + flag.removeprefix("--"), action="store_false", **options | {"help": hidden})
     else:
         if not choices:
             options["metavar"] = extra_of(field, "metavar") or name.rsplit("_", 1)[-1].upper()
         if extra_of(field, "several_words"):
             options |= {"nargs": "+", "action": _Joined}
-        group.add_argument(*flags, **options)
+        group.add_argument(flag, **options)
 
 
 def _escaped(text: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import SecretStr, model_validator
+from pydantic.fields import FieldInfo
 
 from trainer.config.data_commands import (
     CertifySettings,
@@ -31,11 +32,11 @@ from trainer.config.sections import (
     WandbSecrets,
     WindowSettings,
 )
-from trainer.config.settings import Command, Duration, Section, sections_of, setting, variables_of
+from trainer.config.settings import Command, Duration, Section, keys_of, setting, variables_of
 from trainer.config.training import (
     AddressSettings,
     BackendSettings,
-    ChoiceSettings,
+    ChanceSettings,
     EvaluationSettings,
     GateSettings,
     ModelNameSettings,
@@ -62,7 +63,7 @@ class TrainSettings(Command):
     judge: JudgedSettings
     model: ModelSettings
     backend: BackendSettings
-    choice: ChoiceSettings
+    chance: ChanceSettings
     training: TrainingSettings
     evaluation: EvaluationSettings
     gate: GateSettings
@@ -97,7 +98,7 @@ class EvaluateSettings(Command):
     windows: WindowSettings
     judge: JudgedSettings
     model: ModelSettings
-    choice: ChoiceSettings
+    chance: ChanceSettings
     evaluation: EvaluationSettings
     gate: GateSettings
     promotion: AddressSettings
@@ -266,10 +267,6 @@ def all_variables() -> frozenset[str]:
     return frozenset[str]().union(*(variables_of(command) for command in COMMANDS))
 
 
-def all_keys() -> dict[str, frozenset[str]]:
-    """Every key of ``run.toml`` that any command reads, by section."""
-    keys: dict[str, frozenset[str]] = {}
-    for command in COMMANDS:
-        for name, section in sections_of(command).items():
-            keys[name] = keys.get(name, frozenset()) | frozenset(section.model_fields)
-    return keys
+def all_keys() -> dict[str, dict[str, FieldInfo]]:
+    """Every setting that any command reads, by section: one run.toml serves them all."""
+    return keys_of(*COMMANDS)

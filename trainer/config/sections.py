@@ -13,7 +13,8 @@ from typing import Literal
 from pydantic import SecretStr, field_validator
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.settings import Duration, Section, setting
+from data_bridge.models import DECISIONS
+from trainer.config.settings import Duration, Names, Section, setting
 
 MOST_HOURS = 10 * 365 * 24
 """That the simulated market is asked for at once: as far as a lookback reaches."""
@@ -149,6 +150,9 @@ class JudgePriceSettings(Section):
         None,
         "Price of the judge as INPUT/OUTPUT dollars per million tokens, e.g. 0.25/2; overrides the table.",
         env="JUDGE_PRICE",
+    )
+    purposes: Names = setting(
+        DECISIONS, "Which LLM calls are judged, trained and evaluated, by purpose, comma separated."
     )
     judge_context: int = setting(24_000, "Most tokens of one judge prompt.", ge=1_000)
 

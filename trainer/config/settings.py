@@ -81,6 +81,7 @@ def setting(
     several_words: bool = False,
     common: bool = False,
     formerly: str | None = None,
+    by_backend: bool = False,
     **limits: Any,
 ) -> Any:
     """A field that is also a flag (``--field-name``) and a variable (``HINDSIGHT_FIELD_NAME``), unless named otherwise.
@@ -89,11 +90,12 @@ def setting(
     on the host. A positional argument has no variable, nor has what asks for one deed (``flag_only``): a variable
     that rolls back would do so every time. ``several_words``: a value like `max-variance 4` needs no quotes.
     ``common``: shown by ``--help``, the others by ``--help-all``. ``formerly``: the field's name in an earlier
-    version, whose flag and variable are still understood, with a warning.
+    version, whose flag and variable are still understood, with a warning. ``by_backend``: what is unset is for the
+    backend to decide.
     """
     extra: dict[str, Any] = {"env": env, "flag": flag, "metavar": metavar, "positional": positional, "common": common}
     extra |= {"flag_only": flag_only or positional, "several_words": several_words, "formerly": formerly}
-    return Field(default=default, description=help, json_schema_extra=extra, **limits)
+    return Field(default=default, description=help, json_schema_extra=extra | {"by_backend": by_backend}, **limits)
 
 
 class CommonSettings(Section):
@@ -155,6 +157,15 @@ def variables_of(cls: type[Command]) -> frozenset[str]:
         variable, former = variable_of(name, field), extra_of(field, "formerly")
         found |= {one for one in (variable, former and PREFIX + former.upper()) if one and variable}
     return frozenset(found)
+
+
+def keys_of(*commands: type[Command]) -> dict[str, dict[str, FieldInfo]]:
+    """The settings of ``commands`` as tables of ``run.toml``."""
+    keys: dict[str, dict[str, FieldInfo]] = {}
+    for command in commands:
+        for section, name, field in settings_of(command):
+            keys.setdefault(section, {})[name] = field
+    return keys
 
 
 def is_secret(field: FieldInfo) -> bool:

@@ -28,6 +28,7 @@ from trainer.config.settings import (
     extra_of,
     flag_of,
     is_secret,
+    keys_of,
     sections_of,
     settings_of,
     variable_of,
@@ -54,7 +55,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     dotenv: Path | None = None,
     known_variables: frozenset[str] = frozenset(),
-    known_keys: Mapping[str, frozenset[str]] | None = None,
+    known_keys: Mapping[str, Mapping[str, FieldInfo]] | None = None,
 ) -> C:
     """Settings of ``cls`` for one call of a command. ConfigurationError names the setting that is wrong.
 
@@ -65,7 +66,7 @@ def load(
     file_values = _read_dotenv(Path(".env") if dotenv is None else dotenv)
     _reject_unknown_variables(cls, environ, file_values, known_variables)
     config, save_config = given.pop("config", None), given.pop("save_config", None)
-    written = _read_config(Path(config), cls, known_keys or {}) if config else {}
+    written = _read_config(Path(config), known_keys or keys_of(cls)) if config else {}
 
     values: dict[str, dict[str, Any]] = {section: {} for section in sections_of(cls)}
     sources: dict[str, str] = {}
@@ -108,7 +109,7 @@ def _found(
 # run.toml
 
 
-def _read_config(path: Path, cls: type[Command], known: Mapping[str, frozenset[str]]) -> dict[str, dict[str, Any]]:
+def _read_config(path: Path, known: Mapping[str, Mapping[str, FieldInfo]]) -> dict[str, dict[str, Any]]:
     """The tables of a ``run.toml``. ConfigurationError for what it cannot hold: unknown names, secrets, deeds."""
     import tomllib
 
@@ -118,19 +119,16 @@ def _read_config(path: Path, cls: type[Command], known: Mapping[str, frozenset[s
         raise ConfigurationError(f"--config: {path} cannot be read ({error.strerror}).") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--config: {path} is not TOML ({error}).") from None
-    fields = {(section, name): field for section, name, field in settings_of(cls)}
-    names = {section: frozenset(kind.model_fields) for section, kind in sections_of(cls).items()}
-    names |= {section: keys | names.get(section, frozenset()) for section, keys in known.items()}
     for section, table in tables.items():
-        if section not in names or not isinstance(table, dict):
-            raise ConfigurationError(f"{path}: [{section}] is no section of settings{_hint(section, names)}.")
+        if section not in known or not isinstance(table, dict):
+            raise ConfigurationError(f"{path}: [{section}] is no section of settings{_hint(section, known)}.")
         for name in table:
-            if name not in names[section]:
-                raise ConfigurationError(f"{path}: {section}.{name} is no setting{_hint(name, names[section])}.")
-            field = fields.get((section, name))
-            if field is not None and is_secret(field):
+            field = known[section].get(name)
+            if field is None:
+                raise ConfigurationError(f"{path}: {section}.{name} is no setting{_hint(name, known[section])}.")
+            if is_secret(field):
                 raise ConfigurationError(f"{path}: {name} is a secret: set {variable_of(name, field)} instead.")
-            if field is not None and extra_of(field, "flag_only"):
+            if extra_of(field, "flag_only"):
                 raise ConfigurationError(f"{path}: {name} is asked for on the command line only.")
     return tables
 
@@ -141,8 +139,12 @@ def _save_config(path: Path, settings: Command) -> None:
 
     tables: dict[str, dict[str, Any]] = {}
     for section, name, field in settings_of(type(settings)):
-        value = getattr(getattr(settings, section), name)
-        if value is None or is_secret(field) or extra_of(field, "flag_only"):
+        values = getattr(settings, section)
+        value, is_left_open = (
+            getattr(values, name),
+            extra_of(field, "by_backend") and name not in values.model_fields_set,
+        )
+        if value is None or is_left_open or is_secret(field) or extra_of(field, "flag_only"):
             continue
         tables.setdefault(section, {})[name] = _toml(value)
     try:

@@ -29,11 +29,21 @@ class BaseModelSettings(Section):
         "The model to train: the embedded one, a local directory, or a hub name; unset, local and serverless "
         "take a Qwen of 7 and 14 billion parameters.",
         common=True,
+        by_backend=True,
     )
+
+
+class EngineSettings(BaseModelSettings):
+    """Model."""
+
     threads: int = setting(0, "CPU threads for the model; 0 takes all cores.", ge=0)
 
 
-class ModelSettings(ModelNameSettings, BaseModelSettings):
+class TrainedModelSettings(ModelNameSettings, BaseModelSettings):
+    """Model."""
+
+
+class ModelSettings(TrainedModelSettings, EngineSettings):
     """A model that runs on this machine."""
 
 
@@ -51,29 +61,46 @@ class BackendSettings(Section):
     remote_deadline: Duration = setting("6h", "Longest that a remote training job is followed.")
 
 
-class ChoiceSettings(Section):
-    """Which calls, and chance."""
+class ChanceSettings(Section):
+    """Chance."""
 
-    purposes: Names = setting(("action",), "Which LLM calls are trained and evaluated, by purpose, comma separated.")
     seed: int = setting(0, "Seed of everything random.", common=True)
 
 
-class TrainingSettings(Section):
+class ObjectiveSettings(Section):
     """Training."""
 
     learning_rate: float = setting(
-        7e-4, "AdamW learning rate of the LoRA adapter; unset, local and serverless take ART's 5e-6.", gt=0, common=True
+        7e-4,
+        "AdamW learning rate of the LoRA adapter; unset, local and serverless take ART's 5e-6.",
+        gt=0,
+        common=True,
+        by_backend=True,
     )
-    groups_per_step: int = setting(9, "Groups in one gradient step.", ge=1, common=True)
-    max_steps: int = setting(0, "Most gradient steps in this run; 0 trains on all groups.", ge=0, common=True)
     loss: Literal["ppo", "cispo"] = setting("ppo", "Clipped PPO objective, or CISPO.")
-    epsilon: float = setting(0.2, "PPO clip range below 1.", gt=0)
+    epsilon: float = setting(0.2, "PPO clip range below 1.", gt=0, by_backend=True)
     epsilon_high: float | None = setting(None, "PPO clip range above 1; unset: as --epsilon.", gt=0)
     importance_level: Literal["token", "sequence"] = setting("token", "Level of the importance ratio.")
     kl: float = setting(0.0, "Weight of the KL penalty to the base model, where the backend has it.", ge=0)
     scale_rewards: bool = setting(False, "Divide advantages by the group's standard deviation.")
-    max_grad_norm: float = setting(1.0, "Gradient clipping.", gt=0)
+    foreign: Literal["positive", "all", "none"] = setting(
+        "positive", "Tokens another model wrote: learn only from good ones, all, or none."
+    )
+    max_staleness: int = setting(
+        4, "Batches made with a policy more steps old than this are re-scored or dropped.", ge=0
+    )
+
+
+class AdapterSettings(ObjectiveSettings):
+    """Training."""
+
     lora_rank: int = setting(16, "Rank of the LoRA adapter (CPU and local).", ge=1)
+    max_grad_norm: float = setting(1.0, "Gradient clipping.", gt=0)
+
+
+class CpuTrainingSettings(AdapterSettings):
+    """Training."""
+
     updates: int = setting(1, "Optimizer updates made of one batch, each on its share of the groups (CPU).", ge=1)
     warm_start: int = setting(
         0, "First steps that only imitate the replies judged above their group's mean (CPU); 0: none.", ge=0
@@ -81,16 +108,22 @@ class TrainingSettings(Section):
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy of each reply's first token, against early collapse (CPU).", ge=0
     )
-    foreign: Literal["positive", "all", "none"] = setting(
-        "positive", "Tokens another model wrote: learn only from good ones, all, or none."
-    )
-    max_staleness: int = setting(
-        4, "Batches made with a policy more steps old than this are re-scored or dropped.", ge=0
-    )
+
+
+class StepLimitSettings(Section):
+    """Training."""
+
+    max_steps: int = setting(0, "Most gradient steps in this run; 0 trains on all groups.", ge=0, common=True)
     stop_on: Names = setting(
         ("entropy<0.01", "kl>5"),
         "Stop a collapsing run when a step's metric crosses a threshold, e.g. entropy<0.01,kl>5.",
     )
+
+
+class TrainingSettings(CpuTrainingSettings, StepLimitSettings):
+    """Training."""
+
+    groups_per_step: int = setting(9, "Groups in one gradient step.", ge=1, common=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +132,26 @@ class TraineeSettings:
 
     home: Path
     project: str
-    model: ModelSettings
-    training: TrainingSettings
+    model: TrainedModelSettings
+    training: ObjectiveSettings
     purposes: tuple[str, ...]
-    seed: int
     min_spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTrainee(TraineeSettings):
+    """For a backend that makes the adapter itself."""
+
+    training: AdapterSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTrainee(LocalTrainee):
+    """For the backend that makes the step itself."""
+
+    training: CpuTrainingSettings
+    seed: int
+    threads: int
 
 
 class MarketSettings(Section):

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from data_bridge.errors import JudgeError, NotEnoughData
 from data_bridge.quality import CheckedWindow
@@ -25,6 +26,7 @@ from trainer.evaluate.decision_points import (
     with_reply,
 )
 from trainer.evidence import Role
+from trainer.progress import FailureTally
 from trainer.types import ChatModel, Completion, Group, Judge, JudgedGroup, JudgeFailure
 
 logger = logging.getLogger(__name__)
@@ -95,15 +97,17 @@ async def compare_policies(
         points = _rebuildable(points, replay)
     asked = await _ask(points, policies, plan, replay, _temperature(windows, plan))
     judged = await asyncio.gather(*(_judge(one, judge, plan) for one in asked))
-    compared = tuple(result for result, _, _ in judged if result is not None)
-    left_out = Counter(reason for _, reason, _ in judged if reason is not None)
-    if sum(left_out.values()) > plan.max_judge_failures * len(points) or not compared:
+    compared = tuple(result for result, _ in judged if isinstance(result, Compared))
+    failed = [result for result, _ in judged if isinstance(result, JudgeFailure)]
+    left_out = Counter(failure.reason.value for failure in failed)
+    tally = reduce(FailureTally.plus, failed, FailureTally(len(compared)))
+    if plan.failures.is_broken(tally, expected=len(points)) or not compared:
         told = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
         raise JudgeError(
             f"The evaluation judge gave no verdict at {sum(left_out.values())} of {len(points)} decision points "
             f"({told}): see the log, then evaluate again."
         )
-    return TrialResult(compared, len(points), dict(left_out), sum(cost for _, _, cost in judged))
+    return TrialResult(compared, len(points), dict(left_out), sum(cost for _, cost in judged))
 
 
 def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list[DecisionPoint]:
@@ -158,7 +162,7 @@ async def _ask(
     return asked
 
 
-async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared | None, str | None, float]:
+async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared | JudgeFailure, float]:
     """The scored replies at one point, or why there are none; and what judging them cost."""
     roles = list(dict.fromkeys(answer.role for answer in asked.answers))
     width = max(1, plan.max_group // len(roles))
@@ -173,13 +177,13 @@ async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared
     cost = sum(result.cost_usd for result in results)
     failed = next((result for result in results if isinstance(result, JudgeFailure)), None)
     if failed is not None:
-        return None, failed.reason.value, cost
+        return failed, cost
     scored: dict[Role, list[ScoredReply]] = {role: [] for role in roles}
     for part, result in zip(parts, results, strict=True):
         assert isinstance(result, JudgedGroup)
         for answer, reply in zip(part, _scored(part, result), strict=True):
             scored[answer.role].append(reply)
-    return Compared(asked.point, {role: tuple(replies) for role, replies in scored.items()}), None, cost
+    return Compared(asked.point, {role: tuple(replies) for role, replies in scored.items()}), cost
 
 
 def _blind_group(point: DecisionPoint, answers: Sequence[_Answer], number: int) -> Group:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
+from data_bridge.models import DECISIONS
 from trainer.evaluate.decision_points import (
     DecisionPoint,
 )
@@ -28,6 +29,7 @@ from trainer.evidence import (
     Role,
     WindowFigures,
 )
+from trainer.progress import FailurePolicy
 from trainer.statistics.intervals import (
     ANY,
     DIFFERENCE_OF_SHARES,
@@ -222,12 +224,12 @@ class TrialPlan:
 
     points_per_window: int = 2
     samples: int = 4
-    purposes: tuple[str, ...] = ("action",)
+    purposes: tuple[str, ...] = DECISIONS
     temperature: float | None = None
     """None: the one that most of the logged calls were made at, so that an explorer's does not count."""
     max_group: int = 8
     min_gain: float = 0.0
-    max_judge_failures: float = 0.2
+    failures: FailurePolicy = field(default_factory=FailurePolicy)
     seed: int = 0
 
 

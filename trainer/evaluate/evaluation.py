@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -30,15 +30,11 @@ from trainer.evaluate.comparison import (
 )
 from trainer.evaluate.simulated_replay import NewsScript, load_replay
 from trainer.evidence import Evaluation, Role
-from trainer.inference.divergence import SampledReplies
+from trainer.inference.divergence import MeasureKL, SampledReplies
 from trainer.ledger.evaluations import save, trained_among
 from trainer.types import ChatModel, Judge, Release
 
 logger = logging.getLogger(__name__)
-
-
-MeasureKL = Callable[[Sequence[SampledReplies]], Awaitable[float | None]]
-"""The candidate's mean KL per token from the base model, at replies of its own."""
 
 
 async def evaluate_release(

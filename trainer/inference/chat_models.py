@@ -20,7 +20,7 @@ from data_bridge.models import ChatMessage
 from data_bridge.record_openai import token_ids_of
 from data_bridge.redaction import redact, register_secret
 from trainer.config.sections import WandbSecrets
-from trainer.config.training import AddressSettings, BaseModelSettings, ModelSettings
+from trainer.config.training import AddressSettings, EngineSettings
 from trainer.inference.base_model import check_base, model_directory
 from trainer.inference.request import EngineRequest
 from trainer.types import ChatModel, Checkpoint, Completion
@@ -35,7 +35,7 @@ K = TypeVar("K")
 
 
 @asynccontextmanager
-async def open_engine(model: BaseModelSettings, home: Path) -> AsyncIterator[Engine]:
+async def open_engine(model: EngineSettings, home: Path) -> AsyncIterator[Engine]:
     """The engine on a base model: share it between the checkpoints that are compared or served."""
 
     engine = Engine(model_directory(model.base_model, home), threads=model.threads)
@@ -50,7 +50,7 @@ class Access:
     """What it takes to ask a checkpoint, wherever it is: on this machine, at W&B, or behind --serve-url."""
 
     home: Path
-    model: ModelSettings
+    model: EngineSettings
     addresses: AddressSettings
     secrets: WandbSecrets
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.models import ChatMessage
 from trainer.inference.base_model import model_directory
-from trainer.inference.chat_models import Access, adapter_of
+from trainer.inference.chat_models import adapter_of
 from trainer.types import Checkpoint
 
 if TYPE_CHECKING:
@@ -114,9 +114,14 @@ def _read(model: Any, rows: Sequence[Tokens], memory: Any = None) -> Any:
     return model.base_model(torch.tensor(rows), past_key_values=memory, use_cache=True)
 
 
-def kl_meter(checkpoint: Checkpoint, access: Access) -> Callable[[Sequence[SampledReplies]], Awaitable[float | None]]:
-    """Measures how far ``checkpoint``, which runs on this machine, is from its base model at its own replies."""
-    base, adapter = model_directory(access.model.base_model, access.home), adapter_of(checkpoint)
+MeasureKL = Callable[[Sequence[SampledReplies]], Awaitable[float | None]]
+
+
+def kl_meter(checkpoint: Checkpoint, base_model: str, home: Path) -> MeasureKL | None:
+    """Measures how far ``checkpoint`` is from its base model at its own replies; None if it does not run here."""
+    if not checkpoint.abilities.runs_in_engine:
+        return None
+    base, adapter = model_directory(base_model, home), adapter_of(checkpoint)
 
     async def measure(answered: Sequence[SampledReplies]) -> float | None:
         return await asyncio.to_thread(divergence_from_base, base, adapter, answered)

@@ -45,7 +45,7 @@ async def open_judge(
         if database is not None:
             store = await stack.enter_async_context(open_verdicts(database, run_id, lease))
         if not uses_llm(settings):
-            yield OutcomeJudge(store if database is not None else None)
+            yield OutcomeJudge(store if database is not None else None, settings.purposes)
             return
         refuse_unusable(settings, secrets)
         identity = identity_of(settings)
@@ -71,6 +71,7 @@ async def open_judge(
             limiter=shared.limiter if shared else Limiter(settings.judge_concurrency),
             claims=shared.claims if shared else Limiter(2 * settings.judge_concurrency),
             retry=retry or Retry(attempts=settings.judge_attempts),
+            purposes=settings.purposes,
             purpose=purpose,
         )
 

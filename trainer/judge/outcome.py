@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes
+from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes
 from data_bridge.quality import Reason
 from trainer.judge.view import decides, is_valid, stakes_of, view_of
 from trainer.ledger.verdicts import JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
@@ -51,11 +51,12 @@ class OutcomeJudge:
     """Same interface as the LLM judge. With a store its verdicts are kept as well, for the lineage."""
 
     store: VerdictStore | None = None
+    purposes: tuple[str, ...] = DECISIONS
     identity: JudgeIdentity = IDENTITY
     usage: JudgeUsage = field(default_factory=JudgeUsage)
 
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
-        view = view_of(group)
+        view = view_of(group, self.purposes)
         assessed: list[Assessment] = []
         for trajectory in group.trajectories:
             assessment = assess(trajectory, group.outcomes)

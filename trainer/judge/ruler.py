@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from data_bridge.errors import HindsightError
+from data_bridge.models import DECISIONS
 from data_bridge.quality import Reason
 from trainer.judge.client import CallFailed, Endpoint, JudgeReply
 from trainer.judge.cost import Price
@@ -66,6 +67,8 @@ class LlmJudge:
     """Of questions that are prepared, asked or stored: enough that a free call never waits for a prompt, and not
     all there are, so that another host finds unclaimed ones."""
     retry: Retry
+    purposes: tuple[str, ...] = DECISIONS
+    """Of the calls that decide."""
     purpose: str = ""
     """Part of the key: the same group under another purpose is asked about again."""
     usage: JudgeUsage = field(default_factory=JudgeUsage)
@@ -76,7 +79,7 @@ class LlmJudge:
 
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         """One verdict for each trajectory, or why there is none. Raises only what makes all judging pointless."""
-        view = view_of(group)
+        view = view_of(group, self.purposes)
         key = view.key(self.identity, self.purpose)
         bill = _Bill()
         try:

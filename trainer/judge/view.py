@@ -12,11 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step, StockOutcome
+from data_bridge.models import (
+    DECISIONS,
+    Action,
+    AgentTrajectory,
+    ChatMessage,
+    LLMCall,
+    MarketOutcomes,
+    Step,
+    StockOutcome,
+)
 from trainer.judge.text import clean, encode
 from trainer.types import Group, JudgeIdentity
 
@@ -96,15 +105,16 @@ class GroupView:
         return _digest("\x1f".join(parts))
 
 
-def view_of(group: Group) -> GroupView:
-    views = [_trajectory_view(trajectory, group.outcomes) for trajectory in group.trajectories]
+def view_of(group: Group, purposes: Collection[str] = DECISIONS) -> GroupView:
+    """The group as the judge is shown it; ``purposes`` are those of the calls that decide."""
+    views = [_trajectory_view(trajectory, group.outcomes, purposes) for trajectory in group.trajectories]
     views.sort(key=lambda view: (view.digest, view.trajectory.trajectory_id))
     return GroupView(group=group, ground_truth=encode(_ground_truth(group)), trajectories=tuple(views))
 
 
-def decision_call(step: Step) -> LLMCall | None:
-    """The model call that made the step's decision: the last one for an action, else the last one."""
-    candidates = [call for call in step.llm_calls if call.purpose == "action"] or step.llm_calls
+def decision_call(step: Step, purposes: Collection[str]) -> LLMCall | None:
+    """The model call that made the step's decision: the last one of ``purposes``, else the last one."""
+    candidates = [call for call in step.llm_calls if call.purpose in purposes] or step.llm_calls
     return candidates[-1] if candidates else None
 
 
@@ -141,7 +151,9 @@ def stakes_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> list[Sta
     return [stake for stake in found if stake is not None]
 
 
-def _trajectory_view(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> TrajectoryView:
+def _trajectory_view(
+    trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
+) -> TrajectoryView:
     pnl = trajectory.window_pnl
     summary = encode(
         {
@@ -149,7 +161,7 @@ def _trajectory_view(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> T
             "profit_in_this_window": "unknown" if pnl is None else pnl,
         }
     )
-    steps = tuple(_step_view(step, trajectory, outcomes) for step in trajectory.steps if decides(step))
+    steps = tuple(_step_view(step, trajectory, outcomes, purposes) for step in trajectory.steps if decides(step))
     whole = _body(summary, [step.shown(step.saw) for step in steps])
     return TrajectoryView(trajectory, summary, steps, whole, _digest(f"{trajectory.content_hash}\x1f{whole}"))
 
@@ -158,8 +170,10 @@ def _body(summary: str, steps: Sequence[str]) -> str:
     return f'{summary[:-1]},"steps":[{",".join(steps)}]}}'
 
 
-def _step_view(step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> StepView:
-    call = decision_call(step)
+def _step_view(
+    step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
+) -> StepView:
+    call = decision_call(step, purposes)
     decision: dict[str, Any] = {}
     if step.state.balance is not None:
         decision["balance"] = step.state.balance

@@ -168,12 +168,12 @@ async def _train(run: TrainingRun, day: Day) -> None:
     session, settings = run.session, run.session.settings
     reader = WindowReader(session.database, day.rules(window_rules(settings.windows)))
     outlook = await look_ahead(
-        await survey(reader, reader.rules),
+        await survey(reader, reader.rules, settings.judge.purposes),
         reader,
         session.ledger,
         settings.groups,
         model=settings.model.model,
-        seed=settings.choice.seed,
+        seed=settings.chance.seed,
         run_id=run.run_id,
     )
     await session.ledger.extend(run.run_id, outlook.plan)

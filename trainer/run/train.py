@@ -13,7 +13,7 @@ from data_bridge.reader import WindowReader
 from data_bridge.survey import survey
 from trainer.config.commands import TrainSettings
 from trainer.config.derived import window_rules
-from trainer.config.training import TraineeSettings
+from trainer.config.training import CpuTrainee
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.ledger.clock import clock
 from trainer.ledger.model_lock import hold
@@ -65,16 +65,17 @@ async def train(
                 return await train_on_log(session, plan, evaluated)
 
 
-def trainee_of(settings: TrainSettings) -> TraineeSettings:
-    """What the backend is handed of the command's settings."""
-    return TraineeSettings(
+def trainee_of(settings: TrainSettings) -> CpuTrainee:
+    """What the backend is handed of the command's settings; each reads its part of it."""
+    return CpuTrainee(
         settings.common.home,
         settings.backend.wandb_project,
         settings.model,
         settings.training,
-        settings.choice.purposes,
-        settings.choice.seed,
+        settings.judge.purposes,
         settings.groups.min_spread,
+        settings.chance.seed,
+        settings.model.threads,
     )
 
 
@@ -115,12 +116,12 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
     if ledger is not None and settings.run.resume:
         unfinished = await ledger.find_unfinished_run(settings.model.model, fingerprint(settings))
     outlook = await look_ahead(
-        await survey(reader, rules),
+        await survey(reader, rules, settings.judge.purposes),
         reader,
         ledger,
         settings.groups,
         model=settings.model.model,
-        seed=settings.choice.seed,
+        seed=settings.chance.seed,
         run_id=unfinished.run_id if unfinished else None,
         dropout_rate=unfinished.dropout_rate if unfinished else None,
         min_windows=0 if unfinished else settings.windows.min_windows,

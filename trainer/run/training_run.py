@@ -31,7 +31,7 @@ from trainer.ledger.runs import LoopState
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import release_claims_of_dead
 from trainer.pipeline import Pipeline
-from trainer.progress import Progress
+from trainer.progress import FailurePolicy, Progress
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
 from trainer.run.session import Session, fingerprint
@@ -98,6 +98,8 @@ class TrainingRun:
         trainer = TrainStage(
             settings.training,
             settings.model.model,
+            settings.training.scale_rewards,
+            settings.training.max_staleness,
             self.run_id,
             session.backend,
             session.ledger,
@@ -108,9 +110,8 @@ class TrainingRun:
         )
         if not windows or trainer.has_enough_steps:
             return
-        verdicts = VerdictStage(
-            settings.groups, settings.judge.max_judge_failures, self.run_id, session.ledger, self.progress
-        )
+        failures = FailurePolicy(settings.judge.max_judge_failures)
+        verdicts = VerdictStage(settings.groups, failures, self.run_id, session.ledger, self.progress)
         pipeline = Pipeline(
             run_id=self.run_id,
             reader=reader,

@@ -8,18 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import pstdev
 
-from data_bridge.errors import ConfigurationError, JudgeError
+from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Exclusion, Reason
 from trainer.config.sections import SelectionSettings
 from trainer.ledger.runs import Ledger
-from trainer.progress import Progress
+from trainer.progress import FailurePolicy, FailureTally, Progress
 from trainer.types import MIN_GROUP, JudgedGroup, JudgeFailure
-
-_FAULTS_OF_THE_JUDGE = frozenset({Reason.JUDGE_BAD_REPLY, Reason.JUDGE_UNAVAILABLE})
-"""Other reasons (the budget is spent, the group is too long) are no fault of the judge's."""
-
-_GIVE_UP_AFTER = 8
-"""Failures with no success at all: the judge is not there, and waiting for the share to fill is of no use."""
 
 
 class VerdictStage:
@@ -28,27 +22,30 @@ class VerdictStage:
     def __init__(
         self,
         settings: SelectionSettings,
-        max_judge_failures: float,
+        failures: FailurePolicy,
         run_id: str,
         ledger: Ledger,
         progress: Progress,
     ) -> None:
         self._settings = settings
-        self._max_judge_failures = max_judge_failures
+        self._failures = failures
+        self._tally = FailureTally(progress.groups_judged + progress.groups_failed, progress.groups_failed)
         self._run_id = run_id
         self._ledger = ledger
         self._progress = progress
         self._keep = parse_rule(settings.select)
         self._with_signal: set[str] = set()
-        self._last_failure = ""
         self.left_out: Counter[Reason] = Counter()
         """Why trajectories of planned groups are not trained, as far as the judge decides it."""
 
     async def accept(self, verdict: JudgedGroup | JudgeFailure) -> JudgedGroup | None:
         """The group as it is to be trained, or None if it is left out. JudgeError when too many have failed."""
         self._progress.cost_usd += verdict.cost_usd
+        self._tally = self._tally.plus(verdict)
         if isinstance(verdict, JudgeFailure):
-            await self._failed(verdict)
+            await self._exclude(verdict, verdict.reason, verdict.detail)
+            self._progress.groups_failed = self._tally.failed
+            self.check_failures()
             return None
         self._progress.groups_judged += 1
         self._progress.groups_cached += verdict.cached
@@ -66,21 +63,8 @@ class VerdictStage:
         self._with_signal.discard(window_id)
 
     def check_failures(self) -> None:
-        """JudgeError if more groups failed than ``--max-judge-failures`` allows, or all of the first ones did."""
-        failed, allowed = self._progress.groups_failed, self._max_judge_failures * self._progress.groups
-        hopeless = self._progress.groups_judged == 0 and failed >= _GIVE_UP_AFTER and allowed < self._progress.groups
-        if failed and (failed > allowed or hopeless):
-            raise JudgeError(
-                f"The judge failed for {failed} of {self._progress.groups} groups (the last: {self._last_failure}); "
-                "look at JUDGE_BASE_URL, JUDGE_MODEL and the key, then run again: verdicts already paid for are kept."
-            )
-
-    async def _failed(self, failure: JudgeFailure) -> None:
-        await self._exclude(failure, failure.reason, failure.detail)
-        if failure.reason in _FAULTS_OF_THE_JUDGE:
-            self._progress.groups_failed += 1
-            self._last_failure = failure.detail or failure.reason.value
-            self.check_failures()
+        """JudgeError if more groups failed than ``--max-judge-failures`` allows."""
+        self._failures.check(self._tally, expected=self._progress.groups)
 
     async def _exclude(self, verdict: JudgedGroup | JudgeFailure, reason: Reason, detail: str) -> None:
         excluded = [

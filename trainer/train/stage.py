@@ -20,7 +20,7 @@ from typing import Any
 
 from data_bridge.errors import BackendError
 from data_bridge.quality import Reason
-from trainer.config.training import TrainingSettings
+from trainer.config.training import StepLimitSettings
 from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
@@ -36,8 +36,10 @@ class TrainStage:
 
     def __init__(
         self,
-        settings: TrainingSettings,
+        limits: StepLimitSettings,
         model: str,
+        scale_rewards: bool,
+        max_staleness: int,
         run_id: str,
         backend: TrainingBackend,
         ledger: Ledger,
@@ -46,7 +48,9 @@ class TrainStage:
         view: View,
         progress: Progress,
     ) -> None:
-        self._settings = settings
+        self._limits = limits
+        self._scale_rewards = scale_rewards
+        self._max_staleness = max_staleness
         self._model = model
         self._run_id = run_id
         self._backend = backend
@@ -55,9 +59,9 @@ class TrainStage:
         self._tracker = tracker
         self._view = view
         self._progress = progress
-        self._thresholds = parse_thresholds(settings.stop_on)
+        self._thresholds = parse_thresholds(limits.stop_on)
         # One use of this machine's model at a time, unless the training is elsewhere.
-        self._prepares_ahead = not abilities_of(backend.name).trains_here and settings.max_staleness > 0
+        self._prepares_ahead = not abilities_of(backend.name).trains_here and max_staleness > 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._cost_reported = progress.cost_usd
@@ -66,7 +70,7 @@ class TrainStage:
 
     @property
     def has_enough_steps(self) -> bool:
-        return 0 < self._settings.max_steps <= self._progress.steps
+        return 0 < self._limits.max_steps <= self._progress.steps
 
     async def prepare(self, groups: Sequence[JudgedGroup]) -> PreparedBatch | None:
         """A batch for the policy as it is now; None if nothing in it can be trained."""
@@ -126,7 +130,7 @@ class TrainStage:
         cost = self._progress.cost_usd - self._cost_reported
         self._cost_reported = self._progress.cost_usd
         return {
-            **metrics_of_batch(trained, record.model, record.policy_step, scale=self._settings.scale_rewards),
+            **metrics_of_batch(trained, record.model, record.policy_step, scale=self._scale_rewards),
             "left_out": len(record.exclusions),
             "staleness": self._progress.step - record.policy_step,
             "rescored": self._progress.rescored,
@@ -135,7 +139,7 @@ class TrainStage:
 
     async def _fresh(self, prepared: PreparedBatch) -> PreparedBatch:
         """The batch, scored again if the policy has moved on too far since it was prepared."""
-        if self._progress.step - prepared.batch.policy_step <= self._settings.max_staleness:
+        if self._progress.step - prepared.batch.policy_step <= self._max_staleness:
             return prepared
         self._progress.rescored += 1
         return await self._prepare(prepared.batch.batch_id, prepared.batch.groups)

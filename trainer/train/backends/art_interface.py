@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.training import ModelSettings, TrainingSettings
+from trainer.config.training import BaseModelSettings, ObjectiveSettings
 
 ART_LEARNING_RATE = 5e-6
 """ART's own default, for models of billions of parameters; ours is made for the embedded one of 135 million."""
@@ -51,25 +51,25 @@ def import_art() -> ModuleType:
     return module
 
 
-def base_model_of(backend: str, settings: ModelSettings) -> str:
+def base_model_of(backend: str, settings: BaseModelSettings) -> str:
     """The model that ``backend`` trains: as set, else the default that makes sense there."""
     if "base_model" in settings.model_fields_set:
         return settings.base_model
     return DEFAULT_BASE_MODELS.get(backend, settings.base_model)
 
 
-def learning_rate_of(settings: TrainingSettings) -> float:
+def learning_rate_of(settings: ObjectiveSettings) -> float:
     return settings.learning_rate if "learning_rate" in settings.model_fields_set else ART_LEARNING_RATE
 
 
-def clip_range_of(settings: TrainingSettings) -> tuple[float | None, float | None]:
+def clip_range_of(settings: ObjectiveSettings) -> tuple[float | None, float | None]:
     """Lower and upper clip range. CISPO has wide ranges of its own in ART: ours is only used when it was set."""
     if settings.loss == "cispo" and "epsilon" not in settings.model_fields_set:
         return None, settings.epsilon_high
     return settings.epsilon, settings.epsilon_high
 
 
-def serverless_arguments(settings: TrainingSettings) -> dict[str, Any]:
+def serverless_arguments(settings: ObjectiveSettings) -> dict[str, Any]:
     """Keyword arguments of ``art._backend_training.build_rl_train_configs`` for a serverless job."""
     if settings.kl > 0:
         raise ConfigurationError(
@@ -86,7 +86,7 @@ def serverless_arguments(settings: TrainingSettings) -> dict[str, Any]:
     }
 
 
-def local_arguments(settings: TrainingSettings) -> dict[str, Any]:
+def local_arguments(settings: ObjectiveSettings) -> dict[str, Any]:
     """Keyword arguments of ``art.LocalBackend.train``."""
     epsilon, epsilon_high = clip_range_of(settings)
     return {

@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import SecretStr
 
 from data_bridge.errors import ConfigurationError
-from trainer.config.training import AddressSettings, BackendSettings, ModelSettings, TraineeSettings
+from trainer.config.training import AddressSettings, BackendSettings, BaseModelSettings, CpuTrainee
 from trainer.train.backends.art_interface import base_model_of, prepare_environment
 from trainer.types import TrainingBackend
 
@@ -40,7 +40,7 @@ class Choice:
         return f"{self.name} ({self.reason}), training {self.base_model}"
 
 
-def choose_backend(backend: BackendSettings, model: ModelSettings, key: SecretStr | None) -> Choice:
+def choose_backend(backend: BackendSettings, model: BaseModelSettings, key: SecretStr | None) -> Choice:
     """As ``--backend`` says; ``auto`` is serverless with a W&B key, else local with a GPU, else the CPU."""
     name, reason = _chosen(backend, has_key=key is not None and bool(key.get_secret_value()))
     return Choice(name, reason, base_model_of(name, model))
@@ -59,7 +59,7 @@ def _chosen(settings: BackendSettings, *, has_key: bool) -> tuple[BackendName, s
 
 @asynccontextmanager
 async def open_backend(
-    trainee: TraineeSettings, backend: BackendSettings, addresses: AddressSettings, key: SecretStr | None
+    trainee: CpuTrainee, backend: BackendSettings, addresses: AddressSettings, key: SecretStr | None
 ) -> AsyncIterator[TrainingBackend]:
     """The chosen backend, opened; ``current_step`` tells where it stands. Closed at the end, whatever happened."""
     prepare_environment()
@@ -73,7 +73,7 @@ async def open_backend(
 
 def _backend(
     name: BackendName,
-    trainee: TraineeSettings,
+    trainee: CpuTrainee,
     backend: BackendSettings,
     addresses: AddressSettings,
     key: SecretStr | None,
@@ -82,7 +82,9 @@ def _backend(
         case "serverless":
             from trainer.train.backends.serverless import ServerlessBackend
 
-            return ServerlessBackend(trainee, backend, addresses.wandb_base_url, key)
+            return ServerlessBackend(
+                trainee, backend.wandb_entity, backend.remote_deadline, addresses.wandb_base_url, key
+            )
         case "local":
             if reason := why_no_gpu():
                 raise ConfigurationError(f"--backend local cannot be used: {reason}; take --backend cpu or serverless.")

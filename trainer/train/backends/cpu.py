@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 
 from data_bridge.errors import BackendError
-from trainer.config.training import TraineeSettings
+from trainer.config.training import CpuTrainee, CpuTrainingSettings
 from trainer.inference.base_model import model_directory
 from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
 from trainer.inference.policy import CpuPolicy, PolicyScorer
@@ -33,24 +33,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_RECORDED = (
-    "learning_rate", "groups_per_step", "loss", "epsilon", "epsilon_high", "importance_level", "kl", "scale_rewards",
-    "max_grad_norm", "lora_rank", "updates", "warm_start", "entropy_bonus", "purposes", "foreign", "seed",
-)  # fmt: skip
-
 
 class CpuBackend:
     """Trains one model on this machine. A receipt is not needed: the checkpoint itself names its batch."""
 
     name = "cpu"
 
-    def __init__(self, trainee: TraineeSettings, serve_url: str) -> None:
+    def __init__(self, trainee: CpuTrainee, serve_url: str) -> None:
         self._trainee = trainee
         self._backend = ArtCpuBackend(
             trainee.home,
             rank=trainee.training.lora_rank,
             seed=trainee.seed,
-            threads=trainee.model.threads,
+            threads=trainee.threads,
             serve_url=serve_url,
         )
         self._store = store_of(trainee.home, trainee.model.model)
@@ -117,9 +112,8 @@ class CpuBackend:
 
     def _recorded(self) -> dict[str, Any]:
         """What is kept with a checkpoint of how it was trained."""
-        known = self._trainee.training.model_dump(mode="json")
-        known |= {"purposes": list(self._trainee.purposes), "seed": self._trainee.seed}
-        return {name: known[name] for name in _RECORDED}
+        known = self._trainee.training.model_dump(mode="json", include=set(CpuTrainingSettings.model_fields))
+        return known | {"purposes": list(self._trainee.purposes), "seed": self._trainee.seed}
 
     def _result(self, stored: StoredStep) -> StepResult:
         return StepResult(self.checkpoint(stored.step), stored.trainable_tokens, dict(stored.metrics))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.redaction import redact
-from trainer.config.training import TraineeSettings, TrainingSettings
+from trainer.config.training import AdapterSettings, LocalTrainee
 from trainer.train.backends.adapter_files import (
     is_whole,
     make_durable,
@@ -54,7 +54,7 @@ class LocalBackend:
 
     name = "local"
 
-    def __init__(self, trainee: TraineeSettings, *, in_process: bool = False) -> None:
+    def __init__(self, trainee: LocalTrainee, *, in_process: bool = False) -> None:
         self._trainee = trainee
         self._in_process = in_process
         self._base_model = base_model_of(self.name, trainee.model)
@@ -183,7 +183,7 @@ class LocalBackend:
             shutil.rmtree(copy)
 
 
-def _internal_config(settings: TrainingSettings) -> dict[str, Any]:
+def _internal_config(settings: AdapterSettings) -> dict[str, Any]:
     """What ART takes from us beside the training arguments. The alpha keeps ART's own ratio to the rank."""
     rank = settings.lora_rank
     served = next((one for one in _LORA_RANKS if one >= rank), None)

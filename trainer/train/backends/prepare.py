@@ -33,7 +33,7 @@ from data_bridge.art_converter import (
 from data_bridge.errors import BackendError
 from data_bridge.models import AgentTrajectory
 from data_bridge.quality import Exclusion, Reason
-from trainer.config.training import TraineeSettings, TrainingSettings
+from trainer.config.training import ObjectiveSettings, TraineeSettings
 from trainer.train.selection import advantages, spread
 from trainer.types import Batch, JudgedGroup, PreparedBatch
 
@@ -127,7 +127,7 @@ def _exclusion(trajectory: AgentTrajectory, reason: Reason, detail: str) -> Excl
 
 
 def _metrics(
-    batch: Batch, groups: Sequence[art.TrajectoryGroup], counts: TokenCounts, settings: TrainingSettings
+    batch: Batch, groups: Sequence[art.TrajectoryGroup], counts: TokenCounts, settings: ObjectiveSettings
 ) -> dict[str, float]:
     rewards = [score for judged in batch.groups for score in judged.scores]
     metrics = {

@@ -21,13 +21,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
 from data_bridge.errors import BackendError, ConfigurationError
-from trainer.config.training import BackendSettings, TraineeSettings
+from trainer.config.training import TraineeSettings
 from trainer.train.backends.art_interface import base_model_of, import_art, our_names, serverless_arguments
 from trainer.train.backends.prepare import (
     TokenisingScorer,
@@ -76,7 +76,8 @@ class ServerlessBackend:
     def __init__(
         self,
         trainee: TraineeSettings,
-        account: BackendSettings,
+        entity: str | None,
+        deadline: timedelta,
         base_url: str | None,
         key: SecretStr | None,
         pace: Pace | None = None,
@@ -84,7 +85,8 @@ class ServerlessBackend:
         if key is None or not key.get_secret_value():
             raise ConfigurationError("WANDB_API_KEY is not set: --backend serverless trains on W&B and needs a key.")
         self._trainee = trainee
-        self._account = account
+        self._entity = entity
+        self._deadline = deadline
         self._base_url = base_url
         self._key = key
         self._pace = pace or Pace()
@@ -106,7 +108,7 @@ class ServerlessBackend:
         try:
             registered = await ask(
                 lambda: remote._client.models.create(
-                    entity=self._account.wandb_entity,
+                    entity=self._entity,
                     project=self._trainee.project,
                     name=name,
                     base_model=self._base_model,
@@ -234,7 +236,7 @@ class ServerlessBackend:
             deadline = time.monotonic()
             why = "W&B did not take it."
         else:
-            left = self._account.remote_deadline - (datetime.now(UTC) - receipt.sent)
+            left = self._deadline - (datetime.now(UTC) - receipt.sent)
             deadline = deadline_of(left)
             why = "the answer to its submission was lost, and no checkpoint has come of it within --remote-deadline."
             logger.info(
@@ -247,7 +249,7 @@ class ServerlessBackend:
         return _Untrained(why, may_be_sent_again=True) if step is None else self._result(receipt, step, JobEnd())
 
     async def _job_outcome(self, receipt: Receipt, job_id: str) -> StepResult | _Untrained:
-        deadline = deadline_of(self._account.remote_deadline)
+        deadline = deadline_of(self._deadline)
         try:
             end = await follow_job(job_id, self._events_of(job_id), deadline=deadline, pace=self._pace)
         except BackendError:
@@ -275,7 +277,7 @@ class ServerlessBackend:
         )
         if found is not None:
             return self._result(receipt, found, end)
-        overdue = datetime.now(UTC) - receipt.sent > self._account.remote_deadline
+        overdue = datetime.now(UTC) - receipt.sent > self._deadline
         return _Untrained(
             f"W&B training job {job_id} ended without a checkpoint after step {receipt.after_step}; "
             "look at it in W&B, and run again.",

@@ -106,7 +106,7 @@ class FailurePolicy:
         """JudgeError if too much was lost to go on."""
         if self.is_broken(tally, expected=expected, at_end=at_end):
             raise JudgeError(
-                f"The judge failed on {tally.failed} of {max(expected, tally.heard)} groups, more than "
-                f"--max-judge-failures {self.largest_share:g} allows (the last: {tally.last_fault}); look at "
+                f"The judge failed on {tally.failed} of {max(expected, tally.heard)} groups (the last: "
+                f"{tally.last_fault}), more than --max-judge-failures {self.largest_share:g} allows; look at "
                 "JUDGE_BASE_URL, JUDGE_MODEL and the key, then run again: verdicts already paid for are kept."
             )

@@ -115,7 +115,7 @@ async def test_help_answers_at_once_and_loads_neither_torch_nor_art() -> None:
         "import sys, contextlib, io\n"
         "from trainer.cli.train_mmo import main\n"
         "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
-        "    main(['--help'])\n"
+        "    main(['--help-all'])\n"
         "assert '--max-staleness' in out.getvalue() and 'exit codes' in out.getvalue()\n"
         "heavy = {'torch', 'art', 'transformers', 'rich', 'openai'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

@@ -20,14 +20,13 @@ from trainer.config.data_commands import (
     TraceSettings,
 )
 from trainer.config.sections import (
+    DatabaseCommand,
     DatabaseSecrets,
-    DatabaseSettings,
     EvaluationSecrets,
     GroupSettings,
     HeldOutSettings,
     JudgedSettings,
     MomentSettings,
-    OutputSettings,
     ReadinessSettings,
     WandbSecrets,
     WindowSettings,
@@ -52,12 +51,10 @@ class TrainSecrets(DatabaseSecrets, EvaluationSecrets, WandbSecrets):
     """Everything that a training calls out to."""
 
 
-class TrainSettings(Command):
+class TrainSettings(DatabaseCommand):
     """train_mmo."""
 
-    output: OutputSettings
     run: RunSettings
-    database: DatabaseSettings
     windows: ReadinessSettings
     groups: GroupSettings
     judge: JudgedSettings
@@ -89,12 +86,10 @@ class ComparedSettings(Section):
     )
 
 
-class EvaluateSettings(Command):
+class EvaluateSettings(DatabaseCommand):
     """evaluate."""
 
     compared: ComparedSettings
-    output: OutputSettings
-    database: DatabaseSettings
     windows: WindowSettings
     judge: JudgedSettings
     model: ModelSettings
@@ -116,24 +111,25 @@ class PeriodSettings(Section):
     command: str | None = setting(
         None, "Command that trains one period; unset: train_mmo with this Python.", metavar="COMMAND"
     )
-    period_attempts: int = setting(3, "How often a failed period is tried in all.", ge=1)
-    retry_after: Duration = setting("10m", "Pause before a failed period is tried again.")
+    period_attempts: int = setting(3, "Maximum number of attempts per period.", ge=1)
+    retry_after: Duration = setting("10m", "Pause before a failed period is retried.")
 
 
 class ScheduleSecrets(DatabaseSecrets):
     """Schedule: every other setting of the training reads its variable, from the environment or .env."""
 
     notify_url: SecretStr | None = setting(
-        None, "Webhook that is told each period's summary as JSON; never fatal.", flag="--notify-url", metavar="URL"
+        None,
+        "Webhook that receives each period's summary as JSON; its failure is never fatal.",
+        flag="--notify-url",
+        metavar="URL",
     )
 
 
-class ScheduleSettings(Command):
+class ScheduleSettings(DatabaseCommand):
     """schedule_training."""
 
     schedule: PeriodSettings
-    output: OutputSettings
-    database: DatabaseSettings
     windows: ReadinessSettings
     secrets: ScheduleSecrets
 
@@ -144,7 +140,7 @@ class ServerSettings(Section):
     host: str = setting("127.0.0.1", "Address to listen on; any but loopback needs HINDSIGHT_SERVE_KEY.")
     port: int = setting(8808, "Port to listen on.", ge=0, le=65535)
     max_waiting: int = setting(
-        512, "Requests answered at once; more are told to come back (429).", ge=1, formerly="most_waiting"
+        512, "Maximum number of requests in flight; more get status 429.", ge=1, formerly="most_waiting"
     )
 
 
@@ -180,20 +176,22 @@ class PromoteDeeds(Section):
     list_checkpoints: bool = setting(
         False, "Show the checkpoints with scores, state and lineage.", flag="--list", flag_only=True
     )
-    rollback: bool = setting(False, "Go back to an earlier checkpoint (STEP), or end a running canary.", flag_only=True)
+    rollback: bool = setting(
+        False, "Roll back to an earlier checkpoint (STEP), or end a running canary.", flag_only=True
+    )
     finish: bool = setting(
-        False, "Finish a canary: all agents, back, or wait, by how its agents did since.", flag_only=True
+        False,
+        "Settle a canary by how its agents did since: give it to all agents, roll it back, or wait.",
+        flag_only=True,
     )
     force: bool = setting(False, "Promote against the gate; needs --reason.", flag_only=True)
-    reason: str | None = setting(None, "Why; kept with the promotion.", flag_only=True)
+    reason: str | None = setting(None, "The reason; kept with the promotion.", flag_only=True)
 
 
-class PromoteSettings(Command):
+class PromoteSettings(DatabaseCommand):
     """promote."""
 
     deed: PromoteDeeds
-    output: OutputSettings
-    database: DatabaseSettings
     windows: MomentSettings
     model: ModelNameSettings
     gate: GateSettings
@@ -213,12 +211,10 @@ class AncestrySettings(Section):
     depth: int = setting(1, "How many checkpoints back; 0: all the way to the base model.", ge=0, flag_only=True)
 
 
-class LineageSettings(Command):
+class LineageSettings(DatabaseCommand):
     """lineage."""
 
     lineage: AncestrySettings
-    output: OutputSettings
-    database: DatabaseSettings
     windows: HeldOutSettings
     model: ModelNameSettings
     secrets: DatabaseSecrets
@@ -235,12 +231,10 @@ class PageSettings(Section):
     list_runs: bool = setting(False, "List the model's runs instead.", flag="--list", flag_only=True)
 
 
-class ReportSettings(Command):
+class ReportSettings(DatabaseCommand):
     """report."""
 
     page: PageSettings
-    output: OutputSettings
-    database: DatabaseSettings
     model: ModelNameSettings
     secrets: DatabaseSecrets
 

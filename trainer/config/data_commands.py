@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import SecretStr
 
 from trainer.config.sections import (
-    MOST_HOURS,
+    MAX_HOURS,
+    DatabaseCommand,
     DatabaseSecrets,
-    DatabaseSettings,
     GroupingSettings,
     JudgeCallSettings,
     JudgeCostSettings,
@@ -19,12 +19,11 @@ from trainer.config.sections import (
     JudgeSecrets,
     JudgeSettings,
     MomentSettings,
-    OutputSettings,
     PlanSettings,
     ReadinessSettings,
     WindowSettings,
 )
-from trainer.config.settings import Command, Duration, Section, setting
+from trainer.config.settings import Duration, Section, setting
 from trainer.config.training import MarketSettings, ModelSettings
 
 
@@ -34,12 +33,10 @@ class OneWindowSettings(Section):
     window: str | None = setting(None, "Show this one window in full.", metavar="ID", flag_only=True)
 
 
-class CheckSettings(Command):
+class CheckSettings(DatabaseCommand):
     """check_windows."""
 
     shown: OneWindowSettings
-    output: OutputSettings
-    database: DatabaseSettings
     windows: ReadinessSettings
     groups: PlanSettings
     judge: JudgeCostSettings
@@ -49,7 +46,7 @@ class CheckSettings(Command):
 class PlaySettings(Section):
     """What is played."""
 
-    count: int = setting(24, "Hourly windows to play.", ge=1, le=MOST_HOURS, flag="--windows", flag_only=True)
+    count: int = setting(24, "Hourly windows to play.", ge=1, le=MAX_HOURS, flag="--windows", flag_only=True)
     policy: str = setting(
         "scripted",
         "Who decides: `scripted` (skills from 0 to 1), `embedded` (the base model on this CPU), or the base URL of an "
@@ -78,12 +75,10 @@ class SpawnSecrets(DatabaseSecrets):
     policy_api_key: SecretStr | None = setting(None, "Key of the endpoint.", env="POLICY_API_KEY")
 
 
-class SpawnSettings(Command):
+class SpawnSettings(DatabaseCommand):
     """spawn_test_agents."""
 
     play: PlaySettings
-    output: OutputSettings
-    database: DatabaseSettings
     model: ModelSettings
     market: MarketSettings
     secrets: SpawnSecrets
@@ -99,7 +94,7 @@ class ExaminationSettings(Section):
     own_windows: bool = setting(
         False, "Examine on your own windows as well as on the simulated market.", flag_only=True
     )
-    fresh: bool = setting(False, "Ask everything anew, also what this judge has answered before.", flag_only=True)
+    fresh: bool = setting(False, "Ask everything again, also what this judge has answered before.", flag_only=True)
     seed: int = setting(0, "Seed of the simulated market.")
 
 
@@ -115,12 +110,10 @@ class ExaminationSecrets(DatabaseSecrets, JudgeSecrets):
     """What a certification calls out to."""
 
 
-class CertifySettings(Command):
+class CertifySettings(DatabaseCommand):
     """certify_judge."""
 
     examination: ExaminationSettings
-    output: OutputSettings
-    database: DatabaseSettings
     windows: WindowSettings
     groups: GroupingSettings
     judge: ExaminedJudge
@@ -134,12 +127,10 @@ class MigrationDeeds(Section):
     dry_run: bool = setting(False, "Show what would be applied, and apply nothing.", flag_only=True)
 
 
-class MigrationSettings(Command):
+class MigrationSettings(DatabaseCommand):
     """run_migrations."""
 
     deed: MigrationDeeds
-    output: OutputSettings
-    database: DatabaseSettings
     secrets: DatabaseSecrets
 
 
@@ -160,12 +151,10 @@ class JudgingSettings(Section):
     seed: int = setting(0, "Seed of the grouping; as in training, so that both share their verdicts.")
 
 
-class JudgeWindowsSettings(Command):
+class JudgeWindowsSettings(DatabaseCommand):
     """judge_windows."""
 
     judging: JudgingSettings
-    output: OutputSettings
-    database: DatabaseSettings
     windows: WindowSettings
     groups: GroupingSettings
     judge: JudgedSettings
@@ -178,22 +167,19 @@ class TraceFileSettings(Section):
     action: Literal["export", "import"] = setting(..., "Write a file of traces, or read one.", positional=True)
     file: Path = setting(..., "JSON lines, one trajectory each; compressed if the name ends in .gz.", positional=True)
     untrained: bool = setting(
-        False, "Import: forget that rows were judged and trained on, to train on them again.", flag_only=True
+        False, "Import: drop the marks that rows were judged and trained on, to train on them again.", flag_only=True
     )
 
 
 class ExportedWindows(MomentSettings):
-    """Windows: which hours, and which rows of them, are used."""
+    """Windows: which hours and rows are used."""
 
     lookback: Duration = setting("7d", "Export: how far back windows are read.")
-    until: str | None = setting(None, "Export: as if it were this UTC moment (ISO 8601).")
+    until: str | None = setting(None, "Export: as if it were this UTC time (ISO 8601).")
 
 
-class TraceSettings(Command):
+class TraceSettings(DatabaseCommand):
     """traces."""
 
     traces: TraceFileSettings
-    output: OutputSettings
-    database: DatabaseSettings
     windows: ExportedWindows
-    secrets: DatabaseSecrets

@@ -14,10 +14,10 @@ from pydantic import SecretStr, field_validator
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.models import DECISIONS
-from trainer.config.settings import Duration, Names, Section, setting
+from trainer.config.settings import Command, Duration, Names, Section, setting
 
-MOST_HOURS = 10 * 365 * 24
-"""That the simulated market is asked for at once: as far as a lookback reaches."""
+MAX_HOURS = 10 * 365 * 24
+"""Of the simulated market in one command: as far as a lookback reaches."""
 
 
 class OutputSettings(Section):
@@ -32,7 +32,7 @@ class DatabaseSettings(Section):
     """Database."""
 
     # Postgres counts it in milliseconds, in 32 bits.
-    statement_timeout: Duration = setting("2m", "Longest that one SQL statement may take.", le=timedelta(days=24))
+    statement_timeout: Duration = setting("2m", "Maximum time for one SQL statement.", le=timedelta(days=24))
 
 
 def moment_of(until: str | None) -> datetime:
@@ -49,11 +49,9 @@ def moment_of(until: str | None) -> datetime:
 
 
 class MomentSettings(Section):
-    """Windows: which hours, and which rows of them, are used."""
+    """Windows: which hours and rows are used."""
 
-    until: str | None = setting(
-        None, "Read as if it were this UTC moment (ISO 8601), for repeating a run.", common=True
-    )
+    until: str | None = setting(None, "Read as if it were this UTC time (ISO 8601), to repeat a run.", common=True)
 
     @field_validator("until")
     @classmethod
@@ -66,27 +64,27 @@ class MomentSettings(Section):
 
 
 class HeldOutSettings(Section):
-    """Windows: which hours, and which rows of them, are used."""
+    """Windows: which hours and rows are used."""
 
     held_out_share: float = setting(
-        0.1, "Share of windows kept for evaluation, chosen by a hash of the id; never change it later.", ge=0, lt=1
+        0.1, "Share of windows kept for evaluation, chosen by a hash of the id; do not change it later.", ge=0, lt=1
     )
 
 
 class WindowSettings(MomentSettings, HeldOutSettings):
-    """Windows: which hours, and which rows of them, are used."""
+    """Windows: which hours and rows are used."""
 
     lookback: Duration = setting("7d", "How far back windows are read.", common=True)
-    min_agents: int = setting(3, "Fewest usable agents in a window.", ge=2)
-    min_actions: int = setting(1, "Fewest actions in a trajectory.", ge=0)
-    max_trajectory_mb: float = setting(5.0, "A trajectory with more JSON than this is left out as oversized.", gt=0)
-    allow_partial_outcomes: bool = setting(False, "Also use windows of which only some outcomes are known.")
+    min_agents: int = setting(3, "Minimum number of usable agents in a window.", ge=2)
+    min_actions: int = setting(1, "Minimum number of actions in a trajectory.", ge=0)
+    max_trajectory_mb: float = setting(5.0, "Leave out a trajectory with more JSON than this as oversized.", gt=0)
+    allow_partial_outcomes: bool = setting(False, "Also use windows with only some known outcomes.")
 
 
 class EnoughSettings(Section):
-    """Windows: which hours, and which rows of them, are used."""
+    """Windows: which hours and rows are used."""
 
-    min_windows: int = setting(3, "Fewest usable windows that are worth a training run.", ge=1)
+    min_windows: int = setting(3, "Minimum number of usable windows for a training run.", ge=1)
 
 
 class ReadinessSettings(WindowSettings, EnoughSettings):
@@ -98,13 +96,12 @@ class GroupingSettings(Section):
 
     grouping: Literal["window", "matched"] = setting(
         "window",
-        "Who is compared: all agents of the hour, or those of the same role and a similar balance.",
-        common=True,
+        "Who is compared: all agents of the window, or those with the same role and a similar balance.",
     )
-    max_group: int = setting(8, "Most trajectories in one group.", ge=2, common=True)
+    max_group: int = setting(8, "Maximum number of trajectories in a group.", ge=2, common=True)
     match_ratio: float = setting(
         2.0,
-        "`matched` grouping: the largest starting balance of a group is at most this many times the smallest.",
+        "`matched` grouping: maximum ratio of the largest to the smallest starting balance in a group.",
         ge=1,
     )
 
@@ -112,8 +109,8 @@ class GroupingSettings(Section):
 class DropoutSettings(Section):
     """Groups."""
 
-    target_trajectories: int = setting(1000, "Dropout thins a run towards this many trajectories.", ge=1)
-    max_dropout: float = setting(0.3, "Largest share that automatic dropout may leave out.", ge=0, lt=1)
+    target_trajectories: int = setting(1000, "Number of trajectories that dropout thins a run towards.", ge=1)
+    max_dropout: float = setting(0.3, "Maximum share that automatic dropout may leave out.", ge=0, lt=1)
     dropout: float | None = setting(None, "Fix the dropout rate instead of computing it.", ge=0, lt=1)
 
 
@@ -126,7 +123,9 @@ class SelectionSettings(Section):
         metavar="RULE",
         several_words=True,
     )
-    min_spread: float = setting(0.02, "A group whose best and worst score differ by less has no signal.", ge=0, le=1)
+    min_spread: float = setting(
+        0.02, "Minimum difference between a group's best and worst score; below it the group has no signal.", ge=0, le=1
+    )
 
 
 class PlanSettings(GroupingSettings, DropoutSettings):
@@ -154,13 +153,13 @@ class JudgePriceSettings(Section):
     purposes: Names = setting(
         DECISIONS, "Which LLM calls are judged, trained and evaluated, by purpose, comma separated."
     )
-    judge_context: int = setting(24_000, "Most tokens of one judge prompt.", ge=1_000)
+    judge_context: int = setting(24_000, "Maximum tokens of one judge prompt.", ge=1_000)
 
 
 class JudgeOrderSettings(Section):
     """Judge."""
 
-    judge_orders: int = setting(2, "In how many different orders each group is judged.", ge=1, le=8, common=True)
+    judge_orders: int = setting(2, "Number of different orders in which each group is judged.", ge=1, le=8, common=True)
 
 
 class JudgeCostSettings(JudgePriceSettings, JudgeOrderSettings):
@@ -177,11 +176,11 @@ class JudgeCallSettings(Section):
         "trading", "Name of a built-in rubric, or a file of your own.", metavar="NAME|FILE", common=True
     )
     judge_reply_tokens: int = setting(
-        4_096, "Most tokens of one judge reply, thinking included; --max-cost sets this much aside.", ge=64
+        4_096, "Maximum tokens of one judge reply, thinking included; --max-cost reserves this much.", ge=64
     )
-    judge_concurrency: int = setting(16, "Most judge calls in flight.", ge=1)
-    judge_timeout: Duration = setting("2m", "Longest that one judge call may take.")
-    judge_attempts: int = setting(5, "Tries per call when the endpoint is busy or failing.", ge=1)
+    judge_concurrency: int = setting(16, "Maximum number of judge calls in flight.", ge=1)
+    judge_timeout: Duration = setting("2m", "Maximum time for one judge call.")
+    judge_attempts: int = setting(5, "Attempts per call when the endpoint is busy or failing.", ge=1)
     max_cost: float | None = setting(
         None, "Ceiling of the judge's cost in US dollars.", ge=0, metavar="USD", common=True
     )
@@ -195,7 +194,7 @@ class JudgeFailureSettings(Section):
     """Judge."""
 
     max_judge_failures: float = setting(
-        0.2, "Largest share of groups that may fail before the run stops with exit 4.", ge=0, le=1
+        0.2, "Maximum share of groups that the judge may fail on before the run stops with exit 4.", ge=0, le=1
     )
 
 
@@ -217,6 +216,14 @@ class DatabaseSecrets(Section):
         metavar="URL",
         common=True,
     )
+
+
+class DatabaseCommand(Command):
+    """A command that opens the database."""
+
+    output: OutputSettings
+    database: DatabaseSettings
+    secrets: DatabaseSecrets
 
 
 class JudgeSecrets(Section):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trainer.config.sections import MOST_HOURS
+from trainer.config.sections import MAX_HOURS
 from trainer.config.settings import Duration, Names, Section, setting
 
 
@@ -51,14 +51,14 @@ class BackendSettings(Section):
     """Backend and run tracking."""
 
     backend: Literal["auto", "cpu", "local", "serverless"] = setting(
-        "auto", "Where to train: auto takes serverless with a W&B key, local with a GPU, else the CPU.", common=True
+        "auto", "Where to train; auto: serverless with a W&B key, local with a GPU, otherwise the CPU.", common=True
     )
     wandb_project: str = setting("hindsight", "W&B project.", env="WANDB_PROJECT", common=True)
     wandb_entity: str | None = setting(None, "W&B entity; unset: the key's default.", env="WANDB_ENTITY")
     tracking: Literal["auto", "online", "offline", "off"] = setting(
         "auto", "wandb run tracking: auto is online with a key, else off."
     )
-    remote_deadline: Duration = setting("6h", "Longest that a remote training job is followed.")
+    remote_deadline: Duration = setting("6h", "Maximum time to follow a remote training job.")
 
 
 class ChanceSettings(Section):
@@ -84,11 +84,9 @@ class ObjectiveSettings(Section):
     kl: float = setting(0.0, "Weight of the KL penalty to the base model, where the backend has it.", ge=0)
     scale_rewards: bool = setting(False, "Divide advantages by the group's standard deviation.")
     foreign: Literal["positive", "all", "none"] = setting(
-        "positive", "Tokens another model wrote: learn only from good ones, all, or none."
+        "positive", "Tokens written by another model: learn from good ones only, from all, or from none."
     )
-    max_staleness: int = setting(
-        4, "Batches made with a policy more steps old than this are re-scored or dropped.", ge=0
-    )
+    max_staleness: int = setting(4, "Re-score or drop batches made by a policy more than this many steps old.", ge=0)
 
 
 class AdapterSettings(ObjectiveSettings):
@@ -101,9 +99,9 @@ class AdapterSettings(ObjectiveSettings):
 class CpuTrainingSettings(AdapterSettings):
     """Training."""
 
-    updates: int = setting(1, "Optimizer updates made of one batch, each on its share of the groups (CPU).", ge=1)
+    updates: int = setting(1, "Optimizer updates per batch, each on its share of the groups (CPU).", ge=1)
     warm_start: int = setting(
-        0, "First steps that only imitate the replies judged above their group's mean (CPU); 0: none.", ge=0
+        0, "Number of first steps that only imitate replies judged above their group's mean (CPU).", ge=0
     )
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy of each reply's first token, against early collapse (CPU).", ge=0
@@ -113,10 +111,10 @@ class CpuTrainingSettings(AdapterSettings):
 class StepLimitSettings(Section):
     """Training."""
 
-    max_steps: int = setting(0, "Most gradient steps in this run; 0 trains on all groups.", ge=0, common=True)
+    max_steps: int = setting(0, "Maximum number of gradient steps in this run; 0: no limit.", ge=0, common=True)
     stop_on: Names = setting(
         ("entropy<0.01", "kl>5"),
-        "Stop a collapsing run when a step's metric crosses a threshold, e.g. entropy<0.01,kl>5.",
+        "Stop a collapsing run when a metric of a step crosses a threshold, e.g. entropy<0.01,kl>5.",
     )
 
 
@@ -157,7 +155,7 @@ class CpuTrainee(LocalTrainee):
 class MarketSettings(Section):
     """Simulated market: how hard it is, and how its agents play."""
 
-    luck: float = setting(0.2, "0: the news tells everything; 1: prices are pure noise.", ge=0, le=1)
+    luck: float = setting(0.2, "0: prices follow the news; 1: prices are pure noise.", ge=0, le=1)
     agents: int = setting(8, "Agents in a window.", ge=2)
     decisions: int = setting(1, "Decision steps of an agent in a window.", ge=1)
     stage: Literal["one", "several"] = setting(
@@ -196,20 +194,20 @@ class EvaluationSettings(Section):
     eval_judge_base_url: str | None = setting(
         None, "Endpoint of the evaluation judge; unset: the judge's.", env="EVAL_JUDGE_BASE_URL"
     )
-    eval_windows: int = setting(40, "Most held-out windows to evaluate on.", ge=1)
-    eval_lookback: Duration = setting("28d", "How far back held-out windows are read: they never wear out.")
-    eval_points: int = setting(2, "Most different decision points of a held-out window.", ge=1)
+    eval_windows: int = setting(40, "Maximum number of held-out windows to evaluate on.", ge=1)
+    eval_lookback: Duration = setting("28d", "How far back held-out windows are read.")
+    eval_points: int = setting(2, "Maximum number of distinct decision points per held-out window.", ge=1)
     eval_samples: int = setting(4, "Replies of each policy at each decision point.", ge=1)
 
 
 class GateSettings(Section):
     """Gate."""
 
-    min_gain: float = setting(0.0, "Promote only if the score gain's interval lies above this.", common=True)
-    max_error_rate: float = setting(0.25, "Guard: largest error rate of a promoted model.", ge=0, le=1)
-    max_safety_blocks: float = setting(0.1, "Guard: largest share of actions stopped by the safety guard.", ge=0, le=1)
-    max_length_ratio: float = setting(1.5, "Guard: replies at most this many times as long as the incumbent's.", gt=0)
-    max_kl: float = setting(2.0, "Guard: largest mean KL per token from the base model.", gt=0)
+    min_gain: float = setting(0.0, "Promote only if the interval of the score gain lies above this.", common=True)
+    max_error_rate: float = setting(0.25, "Guard: maximum error rate of a promoted model.", ge=0, le=1)
+    max_safety_blocks: float = setting(0.1, "Guard: maximum share of actions stopped by the safety guard.", ge=0, le=1)
+    max_length_ratio: float = setting(1.5, "Guard: maximum reply length as a multiple of the incumbent's.", gt=0)
+    max_kl: float = setting(2.0, "Guard: maximum mean KL per token from the base model.", gt=0)
 
 
 class AddressSettings(Section):
@@ -226,7 +224,7 @@ class PromotionSettings(AddressSettings):
 
     canary: float | None = setting(
         None,
-        "Promote to this share of the agents first; they say who they are as `user` of a request.",
+        "Promote to this share of the agents first; agents identify themselves by the `user` of a request.",
         gt=0,
         lt=1,
         common=True,
@@ -237,17 +235,17 @@ class RunSettings(Section):
     """This run."""
 
     dry_run: bool = setting(
-        False, "Stop before anything is paid for; print windows, groups, tokens and cost.", flag_only=True
+        False, "Print windows, groups, tokens and cost, and stop before anything is paid for.", flag_only=True
     )
-    resume: bool = setting(True, "Take up an interrupted run of this model.")
+    resume: bool = setting(True, "Resume an interrupted run of this model.")
     iterations: int = setting(
         7, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
     )
-    windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1, le=MOST_HOURS)
+    windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
     require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.", common=True)
     promote: bool = setting(True, "Promote the checkpoint if the gate says so.", common=True)
     keep_checkpoints: int = setting(
-        20, "Newest checkpoints that stay on this disk, beside all that agents ever used; 0: all of them.", ge=0
+        20, "Number of newest checkpoints to keep on this disk, besides any that agents ever used; 0: keep all.", ge=0
     )
     simulate: Literal["auto", "on", "off"] = setting(
         "auto", "Play the simulated market before each iteration; auto: only on the embedded database."

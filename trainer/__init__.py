@@ -1,1 +1,9 @@
-"""From checked windows to a better model: group, thin, judge, train, evaluate, promote."""
+"""From the game's log to a better model in the agents' hands; ``docs/architecture.md`` has the picture.
+
+``pipeline`` names the stages in order: ``plan``, ``judge``, ``train``, ``evaluate``, ``promote``; ``serve`` follows
+what was promoted. A stage takes one type of ``types`` and gives the next, is handed its own section of ``config``, and
+never imports another. What must survive a crash is in ``ledger``; ``run`` is the life of one training command, which
+tells its ``progress``. ``evidence`` is what an evaluation found, ``statistics`` how sure that is, ``inference`` runs
+the model. Around them are ``world``, ``certify``, ``schedule``, ``report`` and ``cli``. Reading and writing the game's
+tables is ``data_bridge``'s business.
+"""

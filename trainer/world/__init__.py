@@ -5,5 +5,5 @@ know of it, in the words that its model is given. The policy of one of the ``age
 answer, ``guard`` stops what is not allowed, ``exchange`` fills the rest and keeps the books. ``player`` runs the agents
 of a window side by side in memory, ``play`` puts the windows into the database with ``record``, ``dirt`` soils them,
 and ``replay`` asks "what if" afterwards. Every draw is ``chance``: the same world on every machine. What was played is
-remembered by ``trainer.ledger.simulation``.
+remembered by ``trainer.ledger.simulation``; the planted skill reaches nobody who trains or judges.
 """

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The checkpoints of a model: found by name or step, listed with what became of them, and those that may go."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The trainer's memory in Postgres: runs, planned windows, exclusions; and, in ``records.batches``, batches.
+"""The trainer's memory in Postgres: runs, planned windows, exclusions; and, in ``batches``, batches.
 
-Every method is one transaction. The states and what may follow what are in ``records.states``; an UPDATE that finds
+Every method is one transaction. The states and what may follow what are in ``states``; an UPDATE that finds
 another state than the tables allow is refused.
 """
 

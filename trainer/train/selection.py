@@ -29,7 +29,7 @@ class VerdictStage:
     ) -> None:
         self._settings = settings
         self._failures = failures
-        self._tally = FailureTally(progress.groups_judged + progress.groups_failed, progress.groups_failed)
+        self._tally = FailureTally(failed=progress.groups_failed)
         self._run_id = run_id
         self._ledger = ledger
         self._progress = progress
@@ -41,9 +41,9 @@ class VerdictStage:
     async def accept(self, verdict: JudgedGroup | JudgeFailure) -> JudgedGroup | None:
         """The group as it is to be trained, or None if it is left out. JudgeError when too many have failed."""
         self._progress.cost_usd += verdict.cost_usd
-        self._tally = self._tally.plus(verdict)
         if isinstance(verdict, JudgeFailure):
             await self._exclude(verdict, verdict.reason, verdict.detail)
+            self._tally = self._tally.plus(verdict)
             self._progress.groups_failed = self._tally.failed
             self.check_failures()
             return None
@@ -64,7 +64,8 @@ class VerdictStage:
 
     def check_failures(self) -> None:
         """JudgeError if more groups failed than ``--max-judge-failures`` allows."""
-        self._failures.check(self._tally, expected=self._progress.groups)
+        heard = self._progress.groups_judged + self._tally.failed
+        self._failures.check(replace(self._tally, heard=heard), expected=self._progress.groups)
 
     async def _exclude(self, verdict: JudgedGroup | JudgeFailure, reason: Reason, detail: str) -> None:
         excluded = [

@@ -1,6 +1,6 @@
-"""The trainer's memory in Postgres: runs, planned windows, exclusions; and, in ``records.batches``, batches.
+"""The trainer's memory in Postgres: runs, planned windows, exclusions; and, in ``ledger.batches``, batches.
 
-Every method is one transaction. The states and what may follow what are in ``records.states``; an UPDATE that finds
+Every method is one transaction. The states and what may follow what are in ``ledger.states``; an UPDATE that finds
 another state than the tables allow is refused.
 """
 

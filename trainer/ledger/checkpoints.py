@@ -78,8 +78,10 @@ def _at_step_0(trained: str | None, base_model: str) -> str:
     return base_model
 
 
-async def newest_checkpoint(database: Database, model: str) -> Checkpoint:
-    """ConfigurationError if the model was never trained."""
+async def named_checkpoint(database: Database, name: str | None, model: str) -> Checkpoint:
+    """The checkpoint that ``name`` stands for, or the newest of ``model``. ConfigurationError if there is none."""
+    if name is not None:
+        return await find_checkpoint(database, *parse_checkpoint_name(name, model))
     step = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
     if step is None:
         raise ConfigurationError(

@@ -54,19 +54,15 @@ async def publish(
     IncumbentChanged if ``evaluation`` compared it with something else than the agents use at this moment: evaluating
     takes minutes, in which somebody may have rolled back. Only ``forced`` does not ask.
     """
-    checkpoint = release.checkpoint
+    checkpoint, model = release.checkpoint, release.model
     async with releases.one_promotion_at_a_time(database) as connection:
         _check_files(checkpoint)
         check_canary(checkpoint.backend, canary)
         if evaluation is not None and not forced:
             await _check_incumbent(connection, evaluation)
         if canary is None:
-            await releases.end_promotion(
-                connection, checkpoint.model, PromotionState.SERVING, PromotionState.SUPERSEDED
-            )
-        replaced = await releases.end_promotion(
-            connection, checkpoint.model, PromotionState.CANARY, PromotionState.SUPERSEDED
-        )
+            await releases.end_promotion(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
+        replaced = await releases.end_promotion(connection, model, PromotionState.CANARY, PromotionState.SUPERSEDED)
         if replaced is not None:
             await archive(connection, replaced.checkpoint.name)
         state = PromotionState.SERVING if canary is None else PromotionState.CANARY
@@ -88,7 +84,7 @@ async def publish(
             promotion = await _mark_agents(connection, promotion, canary)
             await offer_to_canary(connection, await _offered(connection, promotion, evaluation))
     logger.info("%s is %s at %s: %s", release.name, state, at.base_url, reason)
-    await sync(database, home, checkpoint.model)
+    await sync(database, home, model)
     return promotion
 
 

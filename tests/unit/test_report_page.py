@@ -12,7 +12,7 @@ from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import register_secret
 from tests.builders_report import HELD_OUT, evaluation, example, promotion, run_facts, step_facts, window_facts
 from trainer.evidence import Interval, Role
-from trainer.ledger.read.agreement import order_agreement
+from trainer.ledger.read.judging import order_agreement
 from trainer.ledger.read.trained_pnl import sample
 from trainer.ledger.read.types import DayFacts, RunFacts
 from trainer.ledger.states import PromotionState

@@ -82,9 +82,9 @@ async def _materials(settings: CertifySettings, database: Database) -> list[Mate
     if not asked.own_windows:
         return [planted]
     own = await _own_groups(settings, database)
-    if len(own) < settings.examination.examined_groups:
+    if len(own) < asked.examined_groups:
         raise NotEnoughData(
-            f"The windows give {len(own)} groups and --groups asks for {settings.examination.examined_groups}: "
+            f"The windows give {len(own)} groups and --groups asks for {asked.examined_groups}: "
             "lower it, or take a longer --lookback."
         )
     return [planted, Material("windows", tuple(own), {})]
@@ -151,14 +151,9 @@ def _print_json(
         {"name": line.name, "value": line.value, "limit": line.limit, "passed": line.passed, "samples": line.samples}
         for line in lines
     ]
-    summary: dict[str, object] = {
-        "judge": identity.judge,
-        "rubric": identity.rubric,
-        "rubric_version": identity.rubric_version,
-        "is_llm": identity.is_llm,
-    }
-    summary |= {"certificate": certificate, "calls": calls, "cost_usd": cost}
-    print(json.dumps(summary | {"passed": passed, "lines": shown}))
+    judge = {name: getattr(identity, name) for name in ("judge", "rubric", "rubric_version", "is_llm")}
+    told = {"certificate": certificate, "calls": calls, "cost_usd": cost, "passed": passed, "lines": shown}
+    print(json.dumps(judge | told))
 
 
 def _print_table(identity: JudgeIdentity, lines: Sequence[Line], passed: bool, asked: str, cost: float | None) -> None:

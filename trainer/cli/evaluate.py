@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _work(settings: EvaluateSettings) -> int:
     from trainer.config.derived import judged_by, keys_of
     from trainer.judge.open import refuse_unusable
-    from trainer.ledger.checkpoints import find_checkpoint, newest_checkpoint, parse_checkpoint_name
+    from trainer.ledger.checkpoints import named_checkpoint
     from trainer.ledger.evaluations import keep_ruling
     from trainer.pipeline import evaluate, incumbent_of
     from trainer.promote.gate import rule
@@ -35,18 +35,11 @@ async def _work(settings: EvaluateSettings) -> int:
     judge = judged_by(settings.judge, settings.evaluation)
     refuse_unusable(judge, keys_of(settings.evaluation, settings.secrets))
     async with database_of(settings, migrate=True) as database:
-        if settings.compared.candidate is None:
-            candidate = await newest_checkpoint(database, settings.model.model)
-        else:
-            candidate = await find_checkpoint(
-                database, *parse_checkpoint_name(settings.compared.candidate, settings.model.model)
-            )
+        candidate = await named_checkpoint(database, settings.compared.candidate, settings.model.model)
         used_now = await incumbent_of(database, candidate.model)
         incumbent = used_now
         if settings.compared.incumbent is not None:
-            named = await find_checkpoint(
-                database, *parse_checkpoint_name(settings.compared.incumbent, settings.model.model)
-            )
+            named = await named_checkpoint(database, settings.compared.incumbent, settings.model.model)
             # The untrained base of its own model is what a candidate is compared with where there is no incumbent.
             incumbent = None if (named.model, named.step) == (candidate.model, 0) else named.as_release()
         evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)

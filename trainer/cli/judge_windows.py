@@ -40,11 +40,9 @@ async def work(settings: JudgeWindowsSettings) -> int:
     from trainer.progress import FailurePolicy
     from trainer.run.judge_windows import judge_windows
 
-    priced = is_priced(settings.judge)
-    if settings.judging.window is not None and normalise(settings.judging.window) is None:
-        raise ConfigurationError(
-            f"--window: write the id as 2026-11-02T10:00, in UTC (got {settings.judging.window!r})."
-        )
+    priced, wanted = is_priced(settings.judge), settings.judging.window
+    if wanted is not None and normalise(wanted) is None:
+        raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {wanted!r}).")
     async with (
         database_of(settings, migrate=True) as database,
         open_judge(settings.judge, settings.secrets, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,
@@ -73,7 +71,7 @@ async def work(settings: JudgeWindowsSettings) -> int:
                 if settings.output.json_output:
                     shown.append(_as_json(window))
                 else:
-                    _print_window(window, in_full=settings.judging.window is not None)
+                    _print_window(window, in_full=wanted is not None)
                 progress = _progress(len(refs), judge.usage, priced=priced)
                 print(progress, file=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
         if settings.output.json_output:
@@ -87,11 +85,9 @@ async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
     from trainer.config.derived import window_rules
     from trainer.ledger.clock import clock
 
-    held_out = settings.judging.held_out
-    if settings.judging.window is not None:
-        held_out = is_held_out(
-            normalise(settings.judging.window) or settings.judging.window, settings.windows.held_out_share
-        )
+    held_out, wanted = settings.judging.held_out, settings.judging.window
+    if wanted is not None:
+        held_out = is_held_out(normalise(wanted) or wanted, settings.windows.held_out_share)
     now = await clock(database, settings.windows.until)
     return window_rules(settings.windows, purpose="evaluation" if held_out else "training", now=now)
 
@@ -112,12 +108,11 @@ async def _windows(
 ) -> AsyncGenerator[Window, None]:
     from trainer.run.judge_windows import as_unused
 
-    if settings.judging.window is not None:
-        window = await reader.read(settings.judging.window)
+    wanted = settings.judging.window
+    if wanted is not None:
+        window = await reader.read(wanted)
         if window is None:
-            raise NotEnoughData(
-                f"There is no window {settings.judging.window}: `check_windows.py` lists those there are."
-            )
+            raise NotEnoughData(f"There is no window {wanted}: `check_windows.py` lists those there are.")
         yield as_unused(window)
         return
     async with aclosing(reader.stream(refs)) as windows:

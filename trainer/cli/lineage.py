@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _work(settings: LineageSettings) -> int:
     import msgspec
 
-    from trainer.ledger.checkpoints import newest_checkpoint, parse_checkpoint_name
+    from trainer.ledger.checkpoints import named_checkpoint
     from trainer.ledger.lineage import walk_back, walk_forward
 
     async with database_of(settings) as database:
@@ -41,21 +41,17 @@ async def _work(settings: LineageSettings) -> int:
             else:
                 _show_story(story)
             return 0
-        if settings.lineage.checkpoint is None:
-            newest = await newest_checkpoint(database, settings.model.model)
-            model, step = newest.model, newest.step
-        else:
-            model, step = parse_checkpoint_name(settings.lineage.checkpoint, settings.model.model)
-        ancestors = await walk_back(database, model, step, depth=settings.lineage.depth)
+        asked = await named_checkpoint(database, settings.lineage.checkpoint, settings.model.model)
+        ancestors = await walk_back(database, asked.model, asked.step, depth=settings.lineage.depth)
     if settings.output.json_output:
-        print(msgspec.json.encode({"checkpoint": f"{model}@step{step}", "lineage": ancestors}).decode())
+        print(msgspec.json.encode({"checkpoint": asked.name, "lineage": ancestors}).decode())
         return 0
     for ancestor in ancestors:
         _show_ancestor(ancestor)
     if not ancestors:
-        print(f"{model}@step{step} is the untrained base model: nothing was trained into it.")
+        print(f"{asked.name} is the untrained base model: nothing was trained into it.")
     elif ancestors[-1].parent_step > 0:
-        print(f"Before it: {model}@step{ancestors[-1].parent_step} (--depth 0 goes all the way back).")
+        print(f"Before it: {asked.model}@step{ancestors[-1].parent_step} (--depth 0 goes all the way back).")
     return 0
 
 

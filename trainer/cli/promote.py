@@ -55,34 +55,25 @@ async def _work(settings: PromoteSettings) -> int:
 
 
 def _check(settings: PromoteSettings) -> None:
-    asked = [
-        flag
-        for flag, given in (
-            ("--list", settings.deed.list_checkpoints),
-            ("--rollback", settings.deed.rollback),
-            ("--finish", settings.deed.finish),
-        )
-        if given
-    ]
+    deed = settings.deed
+    deeds = {"--list": deed.list_checkpoints, "--rollback": deed.rollback, "--finish": deed.finish}
+    asked = [flag for flag, given in deeds.items() if given]
     if len(asked) > 1:
         raise ConfigurationError(f"{' and '.join(asked)} cannot be asked for at once: give one of them.")
-    if settings.deed.force and not (settings.deed.reason or "").strip():
+    if deed.force and not (deed.reason or "").strip():
         raise ConfigurationError("--force needs --reason: say why the gate is overruled; it is kept.")
 
 
 async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
     """With the evidence that is kept: evaluating is ``evaluate.py``'s, so that this command answers at once."""
     from trainer.evidence import Ruling
-    from trainer.ledger.checkpoints import find_checkpoint, newest_checkpoint, parse_checkpoint_name
+    from trainer.ledger.checkpoints import named_checkpoint
     from trainer.ledger.evaluations import keep_ruling, latest_evaluation
     from trainer.ledger.releases import serving
     from trainer.promote.gate import rule
     from trainer.promote.publish import publish
 
-    if settings.deed.step is None:
-        checkpoint = await newest_checkpoint(database, settings.model.model)
-    else:
-        checkpoint = await find_checkpoint(database, *parse_checkpoint_name(settings.deed.step, settings.model.model))
+    checkpoint = await named_checkpoint(database, settings.deed.step, settings.model.model)
     now = await serving(database, checkpoint.model)
     if now is not None and now.checkpoint == checkpoint:
         raise ConfigurationError(f"{checkpoint.name} is what the agents use already.")
@@ -121,15 +112,13 @@ async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion
     from trainer.promote.publish import end_canary, roll_back
 
     reason = settings.deed.reason or "rolled back by hand, no reason given"
-    if settings.deed.step is None and await running_canary(database, settings.model.model) is not None:
-        return await end_canary(database, settings.common.home, settings.model.model, outcome=reason)
-    model, step = settings.model.model, None
+    home, model, step = settings.common.home, settings.model.model, None
+    if settings.deed.step is None and await running_canary(database, model) is not None:
+        return await end_canary(database, home, model, outcome=reason)
     if settings.deed.step is not None:
-        model, step = parse_checkpoint_name(settings.deed.step, settings.model.model)
+        model, step = parse_checkpoint_name(settings.deed.step, model)
     addresses = settings.promotion
-    return await roll_back(
-        database, settings.common.home, model, lambda one: one.served_at(addresses), step=step, reason=reason
-    )
+    return await roll_back(database, home, model, lambda one: one.served_at(addresses), step=step, reason=reason)
 
 
 async def _finish(settings: PromoteSettings, database: Database) -> int:
@@ -137,19 +126,13 @@ async def _finish(settings: PromoteSettings, database: Database) -> int:
     from trainer.promote.canary import CanaryRuling, settle_canary
     from trainer.promote.publish import finish_canary
 
+    home, model = settings.common.home, settings.model.model
     if settings.deed.force:
-        _show(
-            settings,
-            await finish_canary(
-                database, settings.common.home, settings.model.model, outcome=settings.deed.reason or ""
-            ),
-        )
+        _show(settings, await finish_canary(database, home, model, outcome=settings.deed.reason or ""))
         return 0
-    decision = await settle_canary(
-        database, settings.common.home, settings.model.model, now=await clock(database, settings.windows.until)
-    )
+    decision = await settle_canary(database, home, model, now=await clock(database, settings.windows.until))
     if decision is None:
-        raise ConfigurationError(f"No canary of {settings.model.model!r} is running: start one with --canary SHARE.")
+        raise ConfigurationError(f"No canary of {model!r} is running: start one with --canary SHARE.")
     if settings.output.json_output:
         _print_json(decision)
     else:

@@ -47,14 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _work(settings: ScheduleSettings) -> int:
     _check(settings)
     async with database_of(settings, migrate=True) as database:
-        periods = Periods(
-            database,
-            settings.schedule.job,
-            attempts=settings.schedule.period_attempts,
-            retry_after=settings.schedule.retry_after,
-        )
+        asked = settings.schedule
+        periods = Periods(database, asked.job, attempts=asked.period_attempts, retry_after=asked.retry_after)
         scheduler = _Scheduler(settings, database, periods)
-        return await (scheduler.run_once() if settings.schedule.once else scheduler.run_for_ever())
+        return await (scheduler.run_once() if asked.once else scheduler.run_for_ever())
 
 
 def _check(settings: ScheduleSettings) -> None:
@@ -64,9 +60,8 @@ def _check(settings: ScheduleSettings) -> None:
         words = _words(settings.schedule.command)
         if not words or shutil.which(words[0]) is None:
             raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be run.")
-    if settings.secrets.notify_url is not None and not settings.secrets.notify_url.get_secret_value().startswith(
-        ("http://", "https://")
-    ):
+    url = settings.secrets.notify_url
+    if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
         raise ConfigurationError("--notify-url: write an address that begins with https:// or http://.")
 
 

@@ -65,11 +65,9 @@ async def spawn(settings: SpawnSettings) -> int:
             )
         seconds = time.monotonic() - started
         # What had been played before is left alone here too: it may hold faults already.
-        faults = (
-            await soil(database, fresh, settings.play.dirty, settings.play.seed)
-            if settings.play.dirty
-            else Counter[str]()
-        )
+        faults = Counter[str]()
+        if settings.play.dirty:
+            faults = await soil(database, fresh, settings.play.dirty, settings.play.seed)
         report = _report(settings, windows, tally, faults, seconds, database.label)
     if settings.output.json_output:
         import msgspec
@@ -122,9 +120,10 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
     """The agents, with whatever decides for them open for as long as they play."""
     from trainer.world.agents import ChatPolicy, model_cast, scripted_cast
 
-    if settings.play.policy == "scripted":
-        yield scripted_cast(settings.market.agents, settings.play.seed)
-    elif settings.play.policy == "embedded":
+    agents, seed, policy = settings.market.agents, settings.play.seed, settings.play.policy
+    if policy == "scripted":
+        yield scripted_cast(agents, seed)
+    elif policy == "embedded":
         from trainer.inference.base_model import model_directory
         from trainer.inference.chat_models import Engine
 
@@ -132,32 +131,26 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
             print(
                 "loading the model; the first time on a machine it is converted, which takes a minute", file=sys.stderr
             )
-        engine = Engine(
-            model_directory(settings.model.base_model, settings.common.home), threads=settings.model.threads
-        )
+        directory = model_directory(settings.model.base_model, settings.common.home)
+        engine = Engine(directory, threads=settings.model.threads)
         try:
             base = engine.model(None, f"{settings.model.model}@step0")
-            yield model_cast(settings.market.agents, settings.play.seed, ChatPolicy(base, settings.market.temperature))
+            yield model_cast(agents, seed, ChatPolicy(base, settings.market.temperature))
         finally:
             await engine.close()
-    elif settings.play.policy.startswith(("http://", "https://")):
+    elif policy.startswith(("http://", "https://")):
         from trainer.inference.chat_models import EndpointModel
 
-        key = (
-            settings.secrets.policy_api_key.get_secret_value()
-            if settings.secrets.policy_api_key is not None
-            else "none"
-        )
-        endpoint = EndpointModel(settings.play.policy, settings.play.policy_model or settings.model.model, key)
+        secret = settings.secrets.policy_api_key
+        key = secret.get_secret_value() if secret is not None else "none"
+        endpoint = EndpointModel(policy, settings.play.policy_model or settings.model.model, key)
         try:
-            yield model_cast(
-                settings.market.agents, settings.play.seed, ChatPolicy(endpoint, settings.market.temperature)
-            )
+            yield model_cast(agents, seed, ChatPolicy(endpoint, settings.market.temperature))
         finally:
             await endpoint.close()
     else:
         raise ConfigurationError(
-            f"--policy: {settings.play.policy!r} is neither scripted, nor embedded, nor the http(s) URL of an endpoint."
+            f"--policy: {policy!r} is neither scripted, nor embedded, nor the http(s) URL of an endpoint."
         )
 
 
@@ -187,12 +180,7 @@ def _progress(windows: int, *, quiet: bool) -> Iterator[Callable[[PlayedHour], N
 
 
 def _report(
-    settings: SpawnSettings,
-    windows: Sequence[str],
-    tally: Tally,
-    faults: Counter[str],
-    seconds: float,
-    database: str,
+    settings: SpawnSettings, windows: Sequence[str], tally: Tally, faults: Counter[str], seconds: float, database: str
 ) -> dict[str, Any]:
     return {
         "database": database,

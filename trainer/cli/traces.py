@@ -50,12 +50,8 @@ async def work(settings: TraceSettings) -> int:
         print(json.dumps({"action": settings.traces.action, "file": str(settings.traces.file), **counts, **added}))
     else:
         what = f"{passed.trajectories:,} trajectories of {passed.windows:,} windows with {passed.outcomes:,} outcomes"
-        done = (
-            f"{what} to {settings.traces.file}"
-            if is_export
-            else f"{what}, {passed.new:,} of them new, to {database.label}"
-        )
-        print(f"{settings.traces.action}ed {done}")
+        to = f" to {settings.traces.file}" if is_export else f", {passed.new:,} of them new, to {database.label}"
+        print(f"{settings.traces.action}ed {what}{to}")
     return 0
 
 

@@ -6,7 +6,6 @@ game's own rows are written together or not at all. Every write asks for the mod
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +18,7 @@ from data_bridge.game_writes import GroupVerdicts, TrainedBatch, mark_trained, u
 from data_bridge.quality import Exclusion
 from trainer.ledger.model_lock import ModelLock, check_held
 from trainer.ledger.run_folder import RunFolder
-from trainer.ledger.states import (
-    BATCH_TRANSITIONS,
-    WINDOW_TRANSITIONS,
-    BatchState,
-    WindowState,
-    move,
-    sources_of,
-)
+from trainer.ledger.states import BatchState, WindowState, move, move_windows
 from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 
 
@@ -66,7 +58,7 @@ class BatchLedger:
                 " VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb,"
                 " (SELECT settings FROM hindsight.runs WHERE run_id = $2))",
                 *(record.batch_id, record.run_id, record.model, record.number, record.policy_step),
-                *(BatchState.PREPARED.value, encode_groups(record.groups), encode_exclusions(record.exclusions)),
+                *(BatchState.PREPARED.value, as_json(record.groups), as_json(record.exclusions)),
                 *(record.trainable_tokens, as_json(record.known_metrics)),
             )
             await connection.executemany(
@@ -85,14 +77,8 @@ class BatchLedger:
         """Keep the backend's newest receipt, before its job is followed."""
         async with self._pool.acquire() as connection, connection.transaction():
             await check_held(connection, lock)
-            await move(
-                connection,
-                "UPDATE hindsight.batches SET state = $3, job_id = $4, submitted_at = coalesce(submitted_at, now())"
-                " WHERE batch_id = $1 AND state = ANY($2::text[])",
-                f"batch {batch_id}",
-                BatchState.SUBMITTED.value,
-                *(batch_id, sources_of(BatchState.SUBMITTED, BATCH_TRANSITIONS), BatchState.SUBMITTED.value, receipt),
-            )
+            changes = "job_id = $4, submitted_at = coalesce(submitted_at, now())"
+            await move(connection, batch_id, BatchState.SUBMITTED, changes, receipt)
 
     async def batch_trained(
         self, lock: ModelLock, record: BatchRecord, result: StepResult, metrics: Mapping[str, Any]
@@ -101,15 +87,8 @@ class BatchLedger:
         point = result.checkpoint
         async with self._pool.acquire() as connection, connection.transaction():
             await check_held(connection, lock)
-            await move(
-                connection,
-                "UPDATE hindsight.batches SET state = $3, step = $4, metrics = $5::jsonb, finished_at = now()"
-                " WHERE batch_id = $1 AND state = ANY($2::text[])",
-                f"batch {record.batch_id}",
-                BatchState.TRAINED.value,
-                *(record.batch_id, sources_of(BatchState.TRAINED, BATCH_TRANSITIONS), BatchState.TRAINED.value),
-                *(point.step, as_json(metrics)),
-            )
+            changes = "step = $4, metrics = $5::jsonb, finished_at = now()"
+            await move(connection, record.batch_id, BatchState.TRAINED, changes, point.step, as_json(metrics))
             await connection.execute(
                 "INSERT INTO hindsight.checkpoints (model, step, run_id, batch_id, base_model, backend, location)"
                 " VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -117,12 +96,7 @@ class BatchLedger:
                 *(point.base_model, point.backend, point.location),
             )
             await self._replace_exclusions(connection, record)
-            await connection.execute(
-                "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])"
-                " AND state = ANY($4::text[])",
-                *(record.run_id, record.window_ids, WindowState.TRAINED.value),
-                sources_of(WindowState.TRAINED, WINDOW_TRANSITIONS),
-            )
+            await move_windows(connection, record.run_id, record.window_ids, WindowState.TRAINED)
             await write_game_rows(connection, record, result)
         self.folder(record.run_id).exclusions(record.exclusions)
         self.folder(record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
@@ -139,14 +113,7 @@ class BatchLedger:
         """The backend does not have the batch: its trajectories are free for another one."""
         async with self._pool.acquire() as connection, connection.transaction():
             await check_held(connection, lock)
-            await move(
-                connection,
-                "UPDATE hindsight.batches SET state = $3, error = $4, finished_at = now()"
-                " WHERE batch_id = $1 AND state = ANY($2::text[])",
-                f"batch {batch_id}",
-                BatchState.FAILED.value,
-                *(batch_id, sources_of(BatchState.FAILED, BATCH_TRANSITIONS), BatchState.FAILED.value, error),
-            )
+            await move(connection, batch_id, BatchState.FAILED, "error = $4, finished_at = now()", error)
             await connection.execute(
                 "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1", batch_id
             )
@@ -160,14 +127,7 @@ class BatchLedger:
                 *(lock.model, after_step),
             )
             for row in rows:
-                await move(
-                    connection,
-                    "UPDATE hindsight.batches SET state = $3, error = 'its checkpoint was lost'"
-                    " WHERE batch_id = $1 AND state = ANY($2::text[])",
-                    f"batch {row['batch_id']}",
-                    BatchState.LOST.value,
-                    *(row["batch_id"], sources_of(BatchState.LOST, BATCH_TRANSITIONS), BatchState.LOST.value),
-                )
+                await move(connection, row["batch_id"], BatchState.LOST, "error = 'its checkpoint was lost'")
                 freed = await connection.fetch(
                     "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1 RETURNING window_id",
                     row["batch_id"],
@@ -181,25 +141,12 @@ class BatchLedger:
 
     async def unfinished_batch(self, model: str) -> BatchRecord | None:
         """The batch that a dead process left prepared or submitted, if there is one."""
-        row = await self._pool.fetchrow(
-            "SELECT batch_id, run_id, model, number, policy_step, job_id, groups::text, exclusions::text,"
-            " trainable_tokens, metrics::text FROM hindsight.batches WHERE model = $1 AND state = ANY($2::text[])",
+        found = await self._pool.fetchval(
+            "SELECT to_jsonb(b) || jsonb_build_object('known_metrics', metrics) FROM hindsight.batches b"
+            " WHERE model = $1 AND state = ANY($2::text[])",
             *(model, [BatchState.PREPARED.value, BatchState.SUBMITTED.value]),
         )
-        if row is None:
-            return None
-        return BatchRecord(
-            row["batch_id"],
-            row["run_id"],
-            row["model"],
-            row["number"],
-            row["policy_step"],
-            decode_groups(row["groups"]),
-            decode_exclusions(row["exclusions"]),
-            row["trainable_tokens"],
-            row["job_id"],
-            json.loads(row["metrics"]),
-        )
+        return None if found is None else msgspec.json.decode(found, type=BatchRecord)
 
     async def trained_ids(self, model: str, window_ids: Iterable[str]) -> set[str]:
         """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says."""
@@ -236,7 +183,7 @@ async def exclude_rows(connection: Any, run_id: str, exclusions: Iterable[Exclus
         )
 
 
-def as_json(value: Mapping[str, Any]) -> str:
+def as_json(value: Any) -> str:
     """jsonb knows no NaN: msgspec writes it as null."""
     return msgspec.json.encode(value).decode()
 
@@ -281,20 +228,8 @@ class BatchRecord:
                 yield group, agent_id, verdict
 
 
-def encode_groups(groups: Sequence[GroupRecord]) -> str:
-    return msgspec.json.encode(groups).decode()
-
-
 def decode_groups(text: str) -> tuple[GroupRecord, ...]:
     return msgspec.json.decode(text, type=tuple[GroupRecord, ...])
-
-
-def encode_exclusions(exclusions: Sequence[Exclusion]) -> str:
-    return msgspec.json.encode(exclusions).decode()
-
-
-def decode_exclusions(text: str) -> tuple[Exclusion, ...]:
-    return msgspec.json.decode(text, type=tuple[Exclusion, ...])
 
 
 def game_verdicts(

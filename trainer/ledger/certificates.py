@@ -72,13 +72,4 @@ async def find(database: Database, identity: JudgeIdentity) -> Certificate | Non
         " AND prompt_version = $4 ORDER BY created_at DESC LIMIT 1",
         *(identity.judge, identity.rubric, identity.rubric_version, identity.prompt_version),
     )
-    if row is None:
-        return None
-    return Certificate(
-        row["certificate_id"],
-        row["passed"],
-        msgspec.json.decode(row["lines"], type=tuple[Line, ...]),
-        row["material"],
-        row["groups"],
-        row["created_at"],
-    )
+    return None if row is None else msgspec.convert({**row, "lines": msgspec.json.decode(row["lines"])}, Certificate)

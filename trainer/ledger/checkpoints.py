@@ -1,15 +1,14 @@
-"""The checkpoints of a model: found by name or step, listed with what became of them, and those that may go."""
+"""Checkpoints in the ledger: found by name, by step or as the newest, listed, and those old enough to be deleted."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import asyncpg
+import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
@@ -37,16 +36,6 @@ class Listed:
     reason: str
 
 
-def checkpoint_of(row: Mapping[str, Any] | asyncpg.Record) -> Checkpoint:
-    return Checkpoint(
-        model=row["model"],
-        step=row["step"],
-        base_model=row["base_model"],
-        backend=row["backend"],
-        location=row["location"],
-    )
-
-
 def parse_checkpoint_name(name: str, default_model: str) -> tuple[str, int]:
     """``hindsight@step3``, ``step3`` or ``3`` → model and step. ConfigurationError says how to write it."""
     model, at, step = name.strip().rpartition("@")
@@ -68,7 +57,7 @@ async def checkpoint_at(source: Any, model: str, step: int) -> Checkpoint:
         *(model, step),
     )
     if row is not None:
-        return checkpoint_of(row)
+        return Checkpoint(**row)
     if step == 0:
         first = await source.fetchrow(
             "SELECT base_model, backend FROM hindsight.runs WHERE model = $1 ORDER BY started_at LIMIT 1", model
@@ -89,8 +78,10 @@ def _at_step_0(trained: str | None, base_model: str) -> str:
     return base_model
 
 
-async def newest_checkpoint(database: Database, model: str) -> Checkpoint:
-    """ConfigurationError if the model was never trained."""
+async def named_checkpoint(database: Database, name: str | None, model: str) -> Checkpoint:
+    """The checkpoint that ``name`` stands for, or the newest of ``model``. ConfigurationError if there is none."""
+    if name is not None:
+        return await find_checkpoint(database, *parse_checkpoint_name(name, model))
     step = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
     if step is None:
         raise ConfigurationError(
@@ -100,7 +91,7 @@ async def newest_checkpoint(database: Database, model: str) -> Checkpoint:
 
 
 _LIST = """
-SELECT c.model, c.step, c.base_model, c.backend, c.location, c.run_id, c.batch_id, c.created_at,
+SELECT c.model, c.step, c.base_model, c.backend, c.location, c.run_id, c.batch_id, c.created_at AS trained_at,
        b.windows, b.mean_score, e.gain, e.gain_low, e.gain_high, e.ruling, e.reasons,
        p.state, coalesce(p.outcome, p.reason) AS reason
 FROM hindsight.checkpoints c
@@ -125,23 +116,13 @@ def _state_of_unpromoted(location: str, ruling: str | None) -> str:
 
 async def list_checkpoints(database: Database, model: str) -> list[Listed]:
     """Every checkpoint of a model, the newest first, with what it came from and what became of it."""
-    rows = await database.pool.fetch(_LIST, model)
-    return [
-        Listed(
-            checkpoint=checkpoint_of(row),
-            state=row["state"] or _state_of_unpromoted(row["location"], row["ruling"]),
-            run_id=row["run_id"],
-            batch_id=row["batch_id"],
-            trained_at=row["created_at"],
-            windows=row["windows"],
-            mean_score=row["mean_score"],
-            gain=row["gain"],
-            gain_low=row["gain_low"],
-            gain_high=row["gain_high"],
-            reason=row["reason"] or "; ".join(row["reasons"] or ()),
-        )
-        for row in rows
-    ]
+    listed = []
+    for row in await database.pool.fetch(_LIST, model):
+        state = row["state"] or _state_of_unpromoted(row["location"], row["ruling"])
+        reason = row["reason"] or "; ".join(row["reasons"] or ())
+        fields = {**row, "checkpoint": dict(row), "state": state, "reason": reason}
+        listed.append(msgspec.convert(fields, Listed))
+    return listed
 
 
 _OLD = """
@@ -156,4 +137,4 @@ ORDER BY step
 
 async def old_checkpoints(connection: Any, model: str, *, keep: int) -> list[Checkpoint]:
     """All but the ``keep`` newest and those ever given to all agents or now a canary's, oldest first."""
-    return [checkpoint_of(row) for row in await connection.fetch(_OLD, model, keep)]
+    return [Checkpoint(**row) for row in await connection.fetch(_OLD, model, keep)]

@@ -10,25 +10,15 @@ from trainer.evidence import Evaluation, GateDecision, from_json, to_json
 
 
 async def save(database: Database, evaluation: Evaluation) -> None:
-    gain = evaluation.score_difference
+    candidate, gain = evaluation.candidate, evaluation.score_difference
     await database.pool.execute(
         "INSERT INTO hindsight.evaluations (evaluation_id, run_id, model, candidate_step, incumbent_step, judge,"
         " windows, gain, gain_low, gain_high, report, created_at, prompt_version, lessons_policy)"
         " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14)",
-        evaluation.evaluation_id,
-        evaluation.run_id,
-        evaluation.model,
-        evaluation.candidate.step,
-        evaluation.compared_with[1],
-        evaluation.judge.judge,
-        gain.windows,
-        gain.mean,
-        gain.low,
-        gain.high,
-        _storable(to_json(evaluation)),
-        evaluation.created_at,
-        evaluation.candidate.prompt_version,
-        evaluation.candidate.lessons_policy,
+        *(evaluation.evaluation_id, evaluation.run_id, evaluation.model, candidate.step, evaluation.compared_with[1]),
+        *(evaluation.judge.judge, gain.windows, gain.mean, gain.low, gain.high),
+        to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb takes no NUL, which a model can say
+        *(evaluation.created_at, candidate.prompt_version, candidate.lessons_policy),
     )
 
 
@@ -67,8 +57,3 @@ async def leaked_windows(database: Database, held_out_share: float) -> set[str]:
     """Held-out windows that any batch holds, whatever its state: empty, or promise five is broken."""
     rows = await database.pool.fetch("SELECT DISTINCT window_id FROM hindsight.batch_trajectories")
     return {row["window_id"] for row in rows if is_held_out(row["window_id"], held_out_share)}
-
-
-def _storable(text: str) -> str:
-    """jsonb takes no NUL, which a model can say."""
-    return text.replace("\\u0000", "\\ufffd")

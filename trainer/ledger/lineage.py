@@ -7,15 +7,17 @@ code. Forwards: window → the checkpoints it trained, and what agents use of th
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.window_ids import is_held_out, normalise
 from trainer.ledger.batches import GroupRecord, decode_groups
-from trainer.ledger.checkpoints import checkpoint_of, find_checkpoint
+from trainer.ledger.checkpoints import find_checkpoint
 from trainer.types import Checkpoint
 
 
@@ -98,7 +100,7 @@ class WindowStory:
 
 
 _CHECKPOINT = """
-SELECT c.*, b.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
+SELECT c.*, c.created_at AS trained_at, b.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
        (SELECT coalesce(max(p.step), 0) FROM hindsight.checkpoints p
         WHERE p.model = c.model AND p.step < c.step) AS parent_step
 FROM hindsight.checkpoints c JOIN hindsight.batches b USING (batch_id)
@@ -156,18 +158,7 @@ async def walk_forward(database: Database, window_id: str, held_out_share: float
     return WindowStory(
         window_id=window_id,
         held_out=is_held_out(window_id, held_out_share),
-        trained=tuple(
-            Descendant(
-                checkpoint=checkpoint_of(row),
-                run_id=row["run_id"],
-                batch_id=row["batch_id"],
-                trajectories=row["trajectories"],
-                mean_score=row["mean_score"],
-                later_steps=row["later_steps"],
-                state=row["state"],
-            )
-            for row in trained
-        ),
+        trained=tuple(msgspec.convert({**row, "checkpoint": dict(row)}, Descendant) for row in trained),
         excluded={row["reason"]: row["number"] for row in excluded},
         evaluated=tuple(row["name"] for row in evaluated),
     )
@@ -183,42 +174,27 @@ async def _ancestor(database: Database, row: Any) -> Ancestor:
     verdicts: dict[str, list[Any]] = {}
     for verdict in await database.pool.fetch(_VERDICTS, [group.verdict_key for group in groups]):
         verdicts.setdefault(verdict["verdict_key"], []).append(verdict)
-    return Ancestor(
-        checkpoint=checkpoint_of(row),
-        trained_at=row["created_at"],
-        run_id=row["run_id"],
-        code_version=settings.pop("code_version", None),
-        settings=settings,
-        batch_id=row["batch_id"],
-        parent_step=row["parent_step"],
-        policy_step=row["policy_step"],
-        trainable_tokens=row["trainable_tokens"],
-        metrics=json.loads(row["metrics"]),
-        groups=tuple(_group(group, verdicts.get(group.verdict_key, []), with_tokens) for group in groups),
-    )
+    decoded = {
+        "checkpoint": dict(row),
+        "code_version": settings.pop("code_version", None),
+        "settings": settings,
+        "metrics": json.loads(row["metrics"]),
+        "groups": [_group(group, verdicts.get(group.verdict_key, []), with_tokens) for group in groups],
+    }
+    return msgspec.convert({**row, **decoded}, Ancestor)
 
 
 def _group(group: GroupRecord, verdicts: list[Any], with_tokens: set[str]) -> TrainedGroup:
     hashes = {one["trajectory_id"]: one["content"] for verdict in verdicts for one in json.loads(verdict["scores"])}
-    return TrainedGroup(
-        group_id=group.group_id,
-        window_id=group.window_id,
-        judge=group.identity.judge,
-        rubric=group.identity.rubric,
-        rubric_version=group.identity.rubric_version,
-        prompt_version=group.identity.prompt_version,
-        prompt_hashes=tuple(verdict["prompt_hash"] for verdict in verdicts if verdict["prompt_hash"]),
-        verdict_key=group.verdict_key,
-        trajectories=tuple(
-            TrainedTrajectory(
-                trajectory_id=verdict.trajectory_id,
-                agent_id=agent_id,
-                score=verdict.score,
-                uncertainty=verdict.uncertainty,
-                explanation=verdict.explanation,
-                has_tokens=verdict.trajectory_id in with_tokens,
-                content_hash=hashes.get(verdict.trajectory_id),
-            )
-            for agent_id, verdict in zip(group.agent_ids, group.verdicts, strict=True)
-        ),
-    )
+    members = [
+        TrainedTrajectory(
+            **asdict(verdict),
+            agent_id=agent_id,
+            has_tokens=verdict.trajectory_id in with_tokens,
+            content_hash=hashes.get(verdict.trajectory_id),
+        )
+        for agent_id, verdict in zip(group.agent_ids, group.verdicts, strict=True)
+    ]
+    prompt_hashes = [verdict["prompt_hash"] for verdict in verdicts if verdict["prompt_hash"]]
+    known = asdict(group) | asdict(group.identity)
+    return msgspec.convert({**known, "prompt_hashes": prompt_hashes, "trajectories": members}, TrainedGroup)

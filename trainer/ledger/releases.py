@@ -79,25 +79,7 @@ async def history(database: Database, model: str) -> list[Promotion]:
 
 
 def promotion_of(row: asyncpg.Record) -> Promotion:
-    return Promotion(
-        promotion_id=row["promotion_id"],
-        checkpoint=Checkpoint(row["model"], row["step"], row["base_model"], row["backend"], row["location"]),
-        kind=PromotionKind(row["kind"]),
-        state=PromotionState(row["state"]),
-        forced=row["forced"],
-        reason=row["reason"],
-        outcome=row["outcome"],
-        evaluation_id=row["evaluation_id"],
-        base_url=row["base_url"],
-        served_model=row["served_model"],
-        canary_share=row["canary_share"],
-        canary_after=row["canary_after"],
-        created_at=row["created_at"],
-        serving_since=row["serving_since"],
-        ended_at=row["ended_at"],
-        prompt_version=row["prompt_version"],
-        lessons_policy=row["lessons_policy"],
-    )
+    return msgspec.convert({**row, "checkpoint": dict(row)}, Promotion)
 
 
 # Writing, inside one transaction
@@ -124,28 +106,15 @@ async def insert_promotion(
     forced: bool = False,
     canary: float | None = None,
 ) -> Promotion:
-    checkpoint = release.checkpoint
     row = await connection.fetchrow(
         "INSERT INTO hindsight.promotions (model, step, kind, state, forced, reason, evaluation_id, base_model,"
         " backend, location, base_url, served_model, canary_share, prompt_version, lessons_policy, serving_since)"
         " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,"
         " CASE WHEN $4 = 'serving' THEN now() END)"
         " RETURNING *",
-        checkpoint.model,
-        checkpoint.step,
-        kind.value,
-        state.value,
-        forced,
-        redact(reason),
-        evaluation_id,
-        checkpoint.base_model,
-        checkpoint.backend,
-        checkpoint.location,
-        base_url,
-        served_model,
-        canary,
-        release.prompt_version,
-        release.lessons_policy,
+        *(release.model, release.step, kind.value, state.value, forced, redact(reason), evaluation_id),
+        *(release.base_model, release.backend, release.location, base_url, served_model, canary),
+        *(release.prompt_version, release.lessons_policy),
     )
     assert row is not None
     return promotion_of(row)

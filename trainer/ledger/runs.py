@@ -1,6 +1,6 @@
-"""The trainer's memory in Postgres: runs, planned windows, exclusions; and, in ``batches``, batches.
+"""The trainer's memory in Postgres: runs, planned windows, exclusions; and, in ``ledger.batches``, batches.
 
-Every method is one transaction. The states and what may follow what are in ``states``; an UPDATE that finds
+Every method is one transaction. The states and what may follow what are in ``ledger.states``; an UPDATE that finds
 another state than the tables allow is refused.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,17 +17,7 @@ import msgspec
 
 from data_bridge.quality import Exclusion, Reason
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
-from trainer.ledger.states import (
-    DECIDED_REASONS,
-    FINAL_REASONS,
-    RUN_TRANSITIONS,
-    WINDOW_TRANSITIONS,
-    BatchState,
-    RunState,
-    WindowState,
-    move,
-    sources_of,
-)
+from trainer.ledger.states import DECIDED_REASONS, FINAL_REASONS, BatchState, RunState, WindowState, move, move_windows
 from trainer.progress import Progress
 from trainer.types import PlannedGroup, PlannedWindow, RunPlan
 
@@ -106,52 +96,37 @@ class Ledger(BatchLedger):
                 *(run_id, model, base_model, backend, RunState.RUNNING.value, fingerprint),
                 *(as_json(settings), as_json(plan_summary(plan)), socket.gethostname(), os.getpid()),
             )
-            await insert_windows(connection, run_id, plan.windows)
-            await exclude_rows(connection, run_id, plan.excluded)
+            await add_plan(connection, run_id, plan)
         folder.exclusions(plan.excluded)
 
     async def take_up(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
         """Go on with an unfinished run as ``settings`` say now, with the windows that came since."""
         async with self._pool.acquire() as connection, connection.transaction():
             await move(
-                connection,
-                "UPDATE hindsight.runs SET state = $3, attempts = attempts + 1, host = $4, pid = $5, error = NULL,"
-                " finished_at = NULL, settings = $6::jsonb WHERE run_id = $1 AND state = ANY($2::text[])",
-                f"run {run_id}",
-                RunState.RUNNING.value,
-                *(run_id, sources_of(RunState.RUNNING, RUN_TRANSITIONS), RunState.RUNNING.value),
+                *(connection, run_id, RunState.RUNNING),
+                "attempts = attempts + 1, host = $4, pid = $5, error = NULL, finished_at = NULL, settings = $6::jsonb",
                 *(socket.gethostname(), os.getpid(), as_json(settings)),
             )
-            await insert_windows(connection, run_id, added.windows)
-            await exclude_rows(connection, run_id, added.excluded)
+            await add_plan(connection, run_id, added)
         self.folder(run_id).exclusions(added.excluded)
 
     async def extend(self, run_id: str, added: RunPlan) -> None:
         """More windows for a run that is under way."""
         async with self._pool.acquire() as connection, connection.transaction():
-            await insert_windows(connection, run_id, added.windows)
-            await exclude_rows(connection, run_id, added.excluded)
+            await add_plan(connection, run_id, added)
         self.folder(run_id).exclusions(added.excluded)
 
     async def finish_run(
         self, run_id: str, state: RunState, *, error: str | None = None, summary: Mapping[str, Any] | None = None
     ) -> None:
         async with self._pool.acquire() as connection, connection.transaction():
-            await move(
-                connection,
-                "UPDATE hindsight.runs SET state = $3, error = $4, summary = summary || $5::jsonb, finished_at = now()"
-                " WHERE run_id = $1 AND state = ANY($2::text[])",
-                f"run {run_id}",
-                state.value,
-                *(run_id, sources_of(state, RUN_TRANSITIONS), state.value, error, as_json(summary or {})),
-            )
+            changes = "error = $4, summary = summary || $5::jsonb, finished_at = now()"
+            await move(connection, run_id, state, changes, error, as_json(summary or {}))
 
     async def note(self, run_id: str, loop: LoopState) -> None:
         """Keep how far the closed loop is, while the run is under way."""
-        await self._pool.execute(
-            "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1",
-            *(run_id, msgspec.json.encode(loop).decode()),
-        )
+        update = "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1"
+        await self._pool.execute(update, run_id, as_json(loop))
 
     async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
         """The run's windows in order with the groups that are neither in a durable batch nor left out for good."""
@@ -196,7 +171,7 @@ class Ledger(BatchLedger):
         rows = await self._pool.fetch(
             "SELECT window_id, hours, groups::text FROM hindsight.windows WHERE run_id = $1 ORDER BY window_id", run_id
         )
-        return [PlannedWindow(row["window_id"], row["hours"], decode_planned(row["groups"])) for row in rows]
+        return [msgspec.convert({**row, "groups": json.loads(row["groups"])}, PlannedWindow) for row in rows]
 
     async def _settled(self, run_id: str) -> dict[str, Reason | None]:
         """Trajectories that the run is done with: left out for good with the reason, or trained (None)."""
@@ -217,10 +192,7 @@ class Ledger(BatchLedger):
     async def window_judged(self, run_id: str, window_id: str, *, has_signal: bool) -> None:
         """All groups of the window have a verdict or a reason; ``has_signal`` if any of them can be trained."""
         state = WindowState.JUDGED if has_signal else WindowState.LEFT_OUT
-        await self._pool.execute(
-            "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = $2 AND state = ANY($4::text[])",
-            *(run_id, window_id, state.value, sources_of(state, WINDOW_TRANSITIONS)),
-        )
+        await move_windows(self._pool, run_id, [window_id], state)
 
     async def exclude(self, run_id: str, exclusions: Iterable[Exclusion]) -> None:
         excluded = list(exclusions)
@@ -256,21 +228,16 @@ def _is_closed(group: PlannedGroup, settled: Mapping[str, Reason | None]) -> boo
     return all(name in settled for name in group.trajectory_ids)
 
 
-async def insert_windows(connection: Any, run_id: str, windows: Sequence[PlannedWindow]) -> None:
+async def add_plan(connection: Any, run_id: str, plan: RunPlan) -> None:
+    """The windows of ``plan``, and what it leaves out."""
     await connection.executemany(
         "INSERT INTO hindsight.windows (run_id, window_id, hours, state, groups) VALUES ($1, $2, $3, $4, $5::jsonb)",
         [
-            (
-                *(run_id, window.window_id, window.hours, WindowState.PLANNED.value),
-                msgspec.json.encode(window.groups).decode(),
-            )
-            for window in windows
+            (run_id, window.window_id, window.hours, WindowState.PLANNED.value, as_json(window.groups))
+            for window in plan.windows
         ],
     )
-
-
-def decode_planned(text: str) -> tuple[PlannedGroup, ...]:
-    return msgspec.json.decode(text, type=tuple[PlannedGroup, ...])
+    await exclude_rows(connection, run_id, plan.excluded)
 
 
 def plan_summary(plan: RunPlan) -> dict[str, Any]:

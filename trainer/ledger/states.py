@@ -83,14 +83,33 @@ def sources_of(target: State, transitions: Mapping[State, frozenset[State]]) -> 
     return sorted(source.value for source, targets in transitions.items() if target in targets)
 
 
-async def move(connection: Any, statement: str, what: str, target: str, *arguments: Any) -> None:
-    """Run an UPDATE that names the legal source states; refuse if none of them was found."""
-    status: str = await connection.execute(statement, *arguments)
+async def move(connection: Any, name: str, target: RunState | BatchState, changes: str, *values: Any) -> None:
+    """Put a run or batch into ``target`` with some ``changes``, whose ``values`` are $4 and on.
+
+    DatabaseError unless it is in one of the states from which it may go there.
+    """
+    if isinstance(target, RunState):
+        kind, table, sources = "run", "runs", sources_of(target, RUN_TRANSITIONS)
+    else:
+        kind, table, sources = "batch", "batches", sources_of(target, BATCH_TRANSITIONS)
+    status: str = await connection.execute(
+        f"UPDATE hindsight.{table} SET state = $3, {changes} WHERE {kind}_id = $1 AND state = ANY($2::text[])",
+        *(name, sources, target.value, *values),
+    )
     if not status.endswith(" 1"):
         raise DatabaseError(
-            f"The ledger's {what} cannot become {target!r} from the state it is in; "
+            f"The ledger's {kind} {name} cannot become {target.value!r} from the state it is in; "
             "look whether another trainer changed it, then run again."
         )
+
+
+async def move_windows(connection: Any, run_id: str, window_ids: list[str], target: WindowState) -> None:
+    """Those of the run's windows that may become ``target``; the others stay what they are."""
+    await connection.execute(
+        "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])"
+        " AND state = ANY($4::text[])",
+        *(run_id, window_ids, target.value, sources_of(target, WINDOW_TRANSITIONS)),
+    )
 
 
 class PromotionState(StrEnum):
@@ -110,9 +129,7 @@ class PromotionKind(StrEnum):
 
 
 PROMOTION_TRANSITIONS: Mapping[PromotionState, frozenset[PromotionState]] = {
-    PromotionState.CANARY: frozenset(
-        {PromotionState.SERVING, PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK},
-    ),
+    PromotionState.CANARY: frozenset({PromotionState.SERVING, PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK}),
     PromotionState.SERVING: frozenset({PromotionState.SUPERSEDED, PromotionState.ROLLED_BACK}),
     PromotionState.SUPERSEDED: frozenset(),
     PromotionState.ROLLED_BACK: frozenset(),

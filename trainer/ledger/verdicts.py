@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import asyncpg
 import msgspec
@@ -266,7 +266,8 @@ class PostgresVerdicts:
     async def _load_all(self, keys: list[str]) -> list[dict[int, Judgement]]:
         found: dict[str, dict[int, Judgement]] = {key: {} for key in keys}
         for row in await self._pool.fetch(_LOAD, list(found)):
-            found[row["verdict_key"]][row["order_number"]] = _judgement(row)
+            judgement = msgspec.convert({**row, "scores": json.loads(row["scores"])}, Judgement)
+            found[row["verdict_key"]][row["order_number"]] = judgement
         return [found[key] for key in keys]
 
     async def _claim_all(self, questions: list[JudgeQuestion]) -> list[tuple[bool, Judgement | None]]:
@@ -348,14 +349,3 @@ async def open_verdicts(database: Database, run_id: str, lease: timedelta = LEAS
         renewal.cancel()
         await asyncio.gather(renewal, return_exceptions=True)
         await verdicts.finish()
-
-
-def _judgement(row: Any) -> Judgement:
-    return Judgement(
-        scores=tuple(JudgedTrajectory(**scored) for scored in json.loads(row["scores"])),
-        prompt_hash=row["prompt_hash"],
-        prompt_tokens=row["prompt_tokens"],
-        completion_tokens=row["completion_tokens"],
-        cost_usd=row["cost_usd"],
-        characters_cut=row["characters_cut"],
-    )

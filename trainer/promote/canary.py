@@ -8,11 +8,10 @@ margin, and left running in between. Who looks every hour is as safe as who look
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -127,8 +126,9 @@ async def windows_since(database: Database, trial: Promotion, now: datetime) -> 
         others = [own for own in window.trajectories if own.agent_id not in agents]
         untried += bool(theirs and not canary)
         scores = await judge_scores(database, [own.trajectory_id for own in window.trajectories])
-        judged += _sides(window.window_id, canary, others, partial(_score_of, scores))
-        earned += _sides(window.window_id, canary, others, _return_on_balance)
+        returns = {own.trajectory_id: _return_on_balance(own) for own in window.trajectories}
+        judged += _sides(window.window_id, canary, others, scores)
+        earned += _sides(window.window_id, canary, others, returns)
     if len(judged) >= FEWEST_WINDOWS:
         return CanaryWindows(tuple(judged), "judge score", untried)
     return CanaryWindows(tuple(earned), "return on the balance", untried)
@@ -144,15 +144,13 @@ def _sides(
     window_id: str,
     canary: Sequence[AgentTrajectory],
     others: Sequence[AgentTrajectory],
-    measure: Callable[[AgentTrajectory], float | None],
+    measured: Mapping[str, float | None],
 ) -> list[CanaryWindow]:
     """The window's two means, or nothing if one side did not play or is not measured."""
-    sides = [[value for own in side if (value := measure(own)) is not None] for side in (canary, others)]
+    sides = [
+        [value for own in side if (value := measured.get(own.trajectory_id)) is not None] for side in (canary, others)
+    ]
     return [CanaryWindow(window_id, *map(fmean, sides))] if all(sides) else []
-
-
-def _score_of(scores: Mapping[str, float], trajectory: AgentTrajectory) -> float | None:
-    return scores.get(trajectory.trajectory_id)
 
 
 def _return_on_balance(trajectory: AgentTrajectory) -> float | None:

@@ -16,20 +16,9 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from data_bridge.game_writes import OfferedModel, archive, deploy, newest_window, offer_to_canary, recent_agents
 from trainer.evidence import Evaluation, Role
+from trainer.ledger import releases
 from trainer.ledger.checkpoints import checkpoint_at
-from trainer.ledger.releases import (
-    Promotion,
-    end_promotion,
-    in_state,
-    insert_promotion,
-    mark_canary_agents,
-    move_promotion,
-    newest_used,
-    one_promotion_at_a_time,
-    sync,
-    trained_from,
-    used_before,
-)
+from trainer.ledger.releases import Promotion, sync
 from trainer.ledger.states import PromotionKind, PromotionState
 from trainer.types import Checkpoint, Release, Serving, abilities_of
 
@@ -65,19 +54,19 @@ async def publish(
     IncumbentChanged if ``evaluation`` compared it with something else than the agents use at this moment: evaluating
     takes minutes, in which somebody may have rolled back. Only ``forced`` does not ask.
     """
-    checkpoint = release.checkpoint
-    async with one_promotion_at_a_time(database) as connection:
+    checkpoint, model = release.checkpoint, release.model
+    async with releases.one_promotion_at_a_time(database) as connection:
         _check_files(checkpoint)
         check_canary(checkpoint.backend, canary)
         if evaluation is not None and not forced:
             await _check_incumbent(connection, evaluation)
         if canary is None:
-            await end_promotion(connection, checkpoint.model, PromotionState.SERVING, PromotionState.SUPERSEDED)
-        replaced = await end_promotion(connection, checkpoint.model, PromotionState.CANARY, PromotionState.SUPERSEDED)
+            await releases.end_promotion(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
+        replaced = await releases.end_promotion(connection, model, PromotionState.CANARY, PromotionState.SUPERSEDED)
         if replaced is not None:
             await archive(connection, replaced.checkpoint.name)
         state = PromotionState.SERVING if canary is None else PromotionState.CANARY
-        promotion = await insert_promotion(
+        promotion = await releases.insert_promotion(
             connection,
             release,
             at.base_url,
@@ -95,16 +84,16 @@ async def publish(
             promotion = await _mark_agents(connection, promotion, canary)
             await offer_to_canary(connection, await _offered(connection, promotion, evaluation))
     logger.info("%s is %s at %s: %s", release.name, state, at.base_url, reason)
-    await sync(database, home, checkpoint.model)
+    await sync(database, home, model)
     return promotion
 
 
 async def finish_canary(database: Database, home: Path, model: str, *, outcome: str) -> Promotion:
     """Give the running canary to all agents. ConfigurationError if none is running."""
-    async with one_promotion_at_a_time(database) as connection:
+    async with releases.one_promotion_at_a_time(database) as connection:
         trial = await _need_canary(connection, model)
-        await end_promotion(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
-        finished = await move_promotion(connection, trial, PromotionState.SERVING, outcome)
+        await releases.end_promotion(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
+        finished = await releases.move_promotion(connection, trial, PromotionState.SERVING, outcome)
         await deploy(connection, await _offered(connection, finished, None))
     logger.info("%s now serves all agents: %s", finished.checkpoint.name, outcome)
     await sync(database, home, model)
@@ -113,9 +102,9 @@ async def finish_canary(database: Database, home: Path, model: str, *, outcome: 
 
 async def end_canary(database: Database, home: Path, model: str, *, outcome: str) -> Promotion:
     """Take the running canary away from its agents; they use what all the others use again."""
-    async with one_promotion_at_a_time(database) as connection:
+    async with releases.one_promotion_at_a_time(database) as connection:
         trial = await _need_canary(connection, model)
-        ended = await move_promotion(connection, trial, PromotionState.ROLLED_BACK, outcome)
+        ended = await releases.move_promotion(connection, trial, PromotionState.ROLLED_BACK, outcome)
         await archive(connection, ended.checkpoint.name)
     logger.info("the canary of %s is rolled back: %s", ended.checkpoint.name, outcome)
     await sync(database, home, model)
@@ -126,14 +115,14 @@ async def roll_back(
     database: Database, home: Path, model: str, serving_of: ServingOf, *, step: int | None, reason: str
 ) -> Promotion:
     """Let all agents use an earlier checkpoint: ``step``, or the one promoted before. A running canary ends too."""
-    async with one_promotion_at_a_time(database) as connection:
-        current = await in_state(connection, model, PromotionState.SERVING)
+    async with releases.one_promotion_at_a_time(database) as connection:
+        current = await releases.in_state(connection, model, PromotionState.SERVING)
         target = await _rollback_target(connection, model, current, step)
         _check_files(target.checkpoint)
         at = serving_of(target.checkpoint)
-        await end_promotion(connection, model, PromotionState.CANARY, PromotionState.ROLLED_BACK, reason)
-        await end_promotion(connection, model, PromotionState.SERVING, PromotionState.ROLLED_BACK, reason)
-        promotion = await insert_promotion(
+        await releases.end_promotion(connection, model, PromotionState.CANARY, PromotionState.ROLLED_BACK, reason)
+        await releases.end_promotion(connection, model, PromotionState.SERVING, PromotionState.ROLLED_BACK, reason)
+        promotion = await releases.insert_promotion(
             connection,
             target,
             at.base_url,
@@ -149,7 +138,7 @@ async def roll_back(
 
 
 async def _need_canary(connection: Connection, model: str) -> Promotion:
-    trial = await in_state(connection, model, PromotionState.CANARY)
+    trial = await releases.in_state(connection, model, PromotionState.CANARY)
     if trial is None:
         raise ConfigurationError(f"No canary of {model!r} is running: start one with --canary SHARE.")
     return trial
@@ -160,14 +149,14 @@ async def _rollback_target(connection: Connection, model: str, current: Promotio
         raise ConfigurationError(f"Nothing of {model!r} was promoted yet: there is nothing to roll back.")
     now = current.checkpoint.step
     if step is None:
-        before = await used_before(connection, model, now)
+        before = await releases.used_before(connection, model, now)
         if before is not None:
             return before.release
         step = 0
     if step == now:
         raise ConfigurationError(f"{current.checkpoint.name} is what the agents use already: name another step.")
     target = await checkpoint_at(connection, model, step)
-    if target.step > await newest_used(connection, model):
+    if target.step > await releases.newest_used(connection, model):
         raise ConfigurationError(
             f"{target.name} is newer than anything the agents used, so it is not a way back: "
             f"`promote.py {target.step}` asks the gate."
@@ -176,7 +165,7 @@ async def _rollback_target(connection: Connection, model: str, current: Promotio
 
 
 async def _check_incumbent(connection: Connection, evaluation: Evaluation) -> None:
-    now = await in_state(connection, evaluation.model, PromotionState.SERVING)
+    now = await releases.in_state(connection, evaluation.model, PromotionState.SERVING)
     used = evaluation.model, now.checkpoint.step if now is not None else 0
     if evaluation.compared_with != used:
         model, step = used
@@ -208,7 +197,7 @@ def check_canary(backend: str, share: float | None) -> None:
 
 async def _mark_agents(connection: Connection, promotion: Promotion, share: float) -> Promotion:
     agents = canary_agents(await recent_agents(connection), share, salt=str(promotion.promotion_id))
-    return await mark_canary_agents(connection, promotion, agents, await newest_window(connection))
+    return await releases.mark_canary_agents(connection, promotion, agents, await newest_window(connection))
 
 
 def canary_agents(agents: list[str], share: float, *, salt: str) -> list[str]:
@@ -227,7 +216,7 @@ def canary_agents(agents: list[str], share: float, *, salt: str) -> list[str]:
 async def _offered(connection: Connection, promotion: Promotion, evaluation: Evaluation | None) -> OfferedModel:
     """The release as the game's agents find it."""
     checkpoint = promotion.checkpoint
-    batch_id, mean_reward = await trained_from(connection, checkpoint)
+    batch_id, mean_reward = await releases.trained_from(connection, checkpoint)
     metrics: dict[str, Any] = {
         "baseUrl": promotion.base_url,
         "servedModel": promotion.served_model,

@@ -11,24 +11,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from trainer.report.drawing import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Axis,
-    Point,
-    drawing,
-    frame,
-    hint,
-    is_drawable,
-    number,
-    path,
-    tag,
-    words,
-)
+from trainer.report import drawing as svg
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +27,7 @@ class IntervalRow:
 
     def ends(self) -> tuple[float, float] | None:
         """The interval, if both its ends can be drawn."""
-        if self.low is None or self.high is None or not (is_drawable(self.low) and is_drawable(self.high)):
+        if self.low is None or self.high is None or not (svg.is_drawable(self.low) and svg.is_drawable(self.high)):
             return None
         return self.low, self.high
 
@@ -52,7 +35,7 @@ class IntervalRow:
 @dataclass(frozen=True, slots=True)
 class Series:
     name: str
-    points: tuple[Point, ...]
+    points: tuple[svg.Point, ...]
     spread: tuple[float, ...] = ()
     """Half the height of a band around each point."""
 
@@ -62,7 +45,7 @@ class Series:
         kept = [
             (point, half)
             for point, half in zip(self.points, halves, strict=True)
-            if all(map(is_drawable, (*point, half)))
+            if all(map(svg.is_drawable, (*point, half)))
         ]
         return Series(self.name, tuple(p for p, _ in kept), tuple(half for _, half in kept) if self.spread else ())
 
@@ -84,32 +67,32 @@ def interval_chart(
     title: str, rows: Sequence[IntervalRow], *, percent: bool = False, rule: float | None = None
 ) -> Markup:
     """One line a policy: the dot is the mean, the bar the 95 % interval. ``rule``: a value to be compared with."""
-    rows = [row for row in rows if is_drawable(row.mean)]
+    rows = [row for row in rows if svg.is_drawable(row.mean)]
     if not rows:
         return _nothing(title)
     shown = [value for row in rows for value in (row.mean, *(row.ends() or ()))]
     extra = ([0.0] if percent else []) + ([rule] if rule is not None else [])
-    axis = Axis.over([*shown, *extra], 92, WIDTH - 22)
+    axis = svg.Axis.over([*shown, *extra], 92, svg.WIDTH - 22)
     height = 34 + 30 * len(rows)
     parts = []
     for tick in axis.ticks():
         x = axis.at(tick)
-        parts.append(tag("line", "grid", x1=x, x2=x, y1=10, y2=height - 24))
-        parts.append(words("tick", x, height - 8, number(tick, percent=percent), "middle"))
+        parts.append(svg.tag("line", "grid", x1=x, x2=x, y1=10, y2=height - 24))
+        parts.append(svg.words("tick", x, height - 8, svg.number(tick, percent=percent), "middle"))
     if rule is not None:
         x = axis.at(rule)
-        parts.append(tag("line", "rule", x1=x, x2=x, y1=4, y2=height - 22))
+        parts.append(svg.tag("line", "rule", x1=x, x2=x, y1=4, y2=height - 22))
     for index, row in enumerate(rows):
         y = 26 + 30 * index
-        said = f"{row.label}: {number(row.mean, percent=percent)}"
+        said = f"{row.label}: {svg.number(row.mean, percent=percent)}"
         if (ends := row.ends()) is not None:
             low, high = ends
-            said += f" ({number(low, percent=percent)} to {number(high, percent=percent)})"
-            parts.append(tag("line", f"bar {row.tone}", x1=axis.at(low), x2=axis.at(high), y1=y, y2=y))
-        parts.append(tag("circle", f"dot {row.tone}", cx=axis.at(row.mean), cy=y, r=5))
-        parts.append(words("label", 84, y + 4, row.label, "end"))
-        parts.append(tag("rect", "touch", hint(said), x=0, y=y - 14, width=WIDTH, height=28))
-    return drawing(title, height, parts)
+            said += f" ({svg.number(low, percent=percent)} to {svg.number(high, percent=percent)})"
+            parts.append(svg.tag("line", f"bar {row.tone}", x1=axis.at(low), x2=axis.at(high), y1=y, y2=y))
+        parts.append(svg.tag("circle", f"dot {row.tone}", cx=axis.at(row.mean), cy=y, r=5))
+        parts.append(svg.words("label", 84, y + 4, row.label, "end"))
+        parts.append(svg.tag("rect", "touch", svg.hint(said), x=0, y=y - 14, width=svg.WIDTH, height=28))
+    return svg.drawing(title, height, parts)
 
 
 def line_chart(
@@ -125,81 +108,82 @@ def line_chart(
         for (_, y), half in zip(one.points, one.spread or (0.0,) * len(one.points), strict=True)
         for edge in (y - half, y + half)
     ]
-    across = Axis.over([x for one in series for x, _ in one.points], LEFT + 6, RIGHT - 6, tight=True)
-    up = Axis.over(edges, BOTTOM, TOP)
-    parts = frame(across, up, x_label, percent=percent, whole=True)
+    across = svg.Axis.over([x for one in series for x, _ in one.points], svg.LEFT + 6, svg.RIGHT - 6, tight=True)
+    up = svg.Axis.over(edges, svg.BOTTOM, svg.TOP)
+    parts = svg.frame(across, up, x_label, percent=percent, whole=True)
     for index, one in enumerate(series):
         if one.spread:
             banded = list(zip(one.points, one.spread, strict=True))
             upper = [(x, y + half) for (x, y), half in banded]
             lower = [(x, y - half) for (x, y), half in reversed(banded)]
-            parts.append(tag("polygon", f"band s{index}", points=path(across, up, upper + lower)))
-        parts.append(tag("polyline", f"curve s{index}", points=path(across, up, one.points)))
+            parts.append(svg.tag("polygon", f"band s{index}", points=svg.path(across, up, upper + lower)))
+        parts.append(svg.tag("polyline", f"curve s{index}", points=svg.path(across, up, one.points)))
         for x, y in one.points if dots else one.points[-1:]:
-            said = hint(f"{one.name} at {x_label} {number(x)}: {number(y, percent=percent)}")
-            parts.append(tag("circle", f"point s{index}", said, cx=across.at(x), cy=up.at(y), r=3.5))
+            said = svg.hint(f"{one.name} at {x_label} {svg.number(x)}: {svg.number(y, percent=percent)}")
+            parts.append(svg.tag("circle", f"point s{index}", said, cx=across.at(x), cy=up.at(y), r=3.5))
         if len(series) > 1:
-            parts.append(words(f"key s{index}", LEFT + 4 + 160 * index, 14, one.name))
-    return drawing(title, HEIGHT, parts)
+            parts.append(svg.words(f"key s{index}", svg.LEFT + 4 + 160 * index, 14, one.name))
+    return svg.drawing(title, svg.HEIGHT, parts)
 
 
-def scatter(title: str, points: Sequence[Point], x_label: str, y_label: str, *, diagonal: bool = False) -> Markup:
+def scatter(title: str, points: Sequence[svg.Point], x_label: str, y_label: str, *, diagonal: bool = False) -> Markup:
     """One dot a pair; with ``diagonal`` both axes are the same and agreement is a line."""
-    points = [point for point in points if all(map(is_drawable, point))]
+    points = [point for point in points if all(map(svg.is_drawable, point))]
     if not points:
         return _nothing(title)
     both = [value for point in points for value in point]
-    across = Axis.over(both if diagonal else [x for x, _ in points], LEFT, RIGHT)
-    up = Axis.over(both if diagonal else [y for _, y in points], BOTTOM, TOP)
-    parts = frame(across, up, x_label, y_label, whole=False)
+    across = svg.Axis.over(both if diagonal else [x for x, _ in points], svg.LEFT, svg.RIGHT)
+    up = svg.Axis.over(both if diagonal else [y for _, y in points], svg.BOTTOM, svg.TOP)
+    parts = svg.frame(across, up, x_label, y_label, whole=False)
     if diagonal:
-        parts.append(tag("polyline", "rule", points=path(across, up, [(across.low, up.low), (across.high, up.high)])))
-    parts += [tag("circle", "mark", cx=across.at(x), cy=up.at(y), r=3) for x, y in points]
-    return drawing(title, HEIGHT, parts)
+        corners = [(across.low, up.low), (across.high, up.high)]
+        parts.append(svg.tag("polyline", "rule", points=svg.path(across, up, corners)))
+    parts += [svg.tag("circle", "mark", cx=across.at(x), cy=up.at(y), r=3) for x, y in points]
+    return svg.drawing(title, svg.HEIGHT, parts)
 
 
 def bars(title: str, rows: Sequence[tuple[str, float]]) -> Markup:
     """Horizontal bars with their numbers."""
-    rows = [(label, value) for label, value in rows if is_drawable(value)]
+    rows = [(label, value) for label, value in rows if svg.is_drawable(value)]
     if not rows:
         return _nothing(title)
     most = max(value for _, value in rows) or 1
     parts = []
     for index, (label, value) in enumerate(rows):
         y, width = 8 + 24 * index, 170 * max(value, 0.0) / most
-        parts.append(words("label", 148, y + 13, label, "end"))
-        parts.append(tag("rect", "column", x=154, y=y + 2, width=max(width, 1), height=14, rx=2))
-        parts.append(words("value", 160 + width, y + 13, number(value)))
-    return drawing(title, 16 + 24 * len(rows), parts)
+        parts.append(svg.words("label", 148, y + 13, label, "end"))
+        parts.append(svg.tag("rect", "column", x=154, y=y + 2, width=max(width, 1), height=14, rx=2))
+        parts.append(svg.words("value", 160 + width, y + 13, svg.number(value)))
+    return svg.drawing(title, 16 + 24 * len(rows), parts)
 
 
 def gains(title: str, rows: Mapping[str, float], *, targets: Mapping[str, str]) -> Markup:
     """One column a window from the worst to the best: above the line the candidate won, below it lost."""
-    shown = sorted(((value, name) for name, value in rows.items() if is_drawable(value)))
+    shown = sorted(((value, name) for name, value in rows.items() if svg.is_drawable(value)))
     if not shown:
         return _nothing(title)
-    up = Axis.over([0.0, *(value for value, _ in shown)], BOTTOM + 20, TOP)
-    width = (RIGHT - LEFT) / len(shown)
+    up = svg.Axis.over([0.0, *(value for value, _ in shown)], svg.BOTTOM + 20, svg.TOP)
+    width = (svg.RIGHT - svg.LEFT) / len(shown)
     parts = []
     for tick in up.ticks():
         y = up.at(tick)
-        parts.append(tag("line", "grid", x1=LEFT, x2=RIGHT, y1=y, y2=y))
-        parts.append(words("tick", LEFT - 6, y + 4, number(tick), "end"))
+        parts.append(svg.tag("line", "grid", x1=svg.LEFT, x2=svg.RIGHT, y1=y, y2=y))
+        parts.append(svg.words("tick", svg.LEFT - 6, y + 4, svg.number(tick), "end"))
     for place, (value, name) in enumerate(shown):
         top, bottom = sorted((up.at(value), up.at(0.0)))
         gap = min(2.0, width / 5)
-        column = tag(
+        column = svg.tag(
             "rect",
             "gain" if value > 0 else "loss" if value < 0 else "tie",
-            hint(f"{name}: {value:+.3f}"),
-            x=LEFT + place * width + gap / 2,
+            svg.hint(f"{name}: {value:+.3f}"),
+            x=svg.LEFT + place * width + gap / 2,
             y=top,
             width=min(width - gap, 40),
             height=max(bottom - top, 1.5),
         )
-        parts.append(tag("a", "", column, href=f"#{targets[name]}") if name in targets else column)
-    parts.append(tag("line", "zero", x1=LEFT, x2=RIGHT, y1=up.at(0.0), y2=up.at(0.0)))
-    return drawing(title, HEIGHT, parts, role="group")
+        parts.append(svg.tag("a", "", column, href=f"#{targets[name]}") if name in targets else column)
+    parts.append(svg.tag("line", "zero", x1=svg.LEFT, x2=svg.RIGHT, y1=up.at(0.0), y2=up.at(0.0)))
+    return svg.drawing(title, svg.HEIGHT, parts, role="group")
 
 
 def calendar(title: str, hours: Sequence[CalendarHour], *, most_days: int = 31) -> Markup:
@@ -209,15 +193,15 @@ def calendar(title: str, hours: Sequence[CalendarHour], *, most_days: int = 31) 
     if not days:
         return _nothing(title)
     side, left = 12.6, 74
-    parts = [words("tick", left + hour * side, 10, f"{hour:02}") for hour in (0, 6, 12, 18)]
+    parts = [svg.words("tick", left + hour * side, 10, f"{hour:02}") for hour in (0, 6, 12, 18)]
     for row, (day, found) in enumerate(days):
         y = 16 + row * (side + 1)
-        parts.append(words("tick", 0, y + 10, day))
+        parts.append(svg.words("tick", 0, y + 10, day))
         for one in found:
-            square = tag(
+            square = svg.tag(
                 "rect",
                 f"hour {one.tone}",
-                hint(one.said),
+                svg.hint(one.said),
                 x=left + int(one.window_id[11:13]) * side,
                 y=y,
                 width=side - 1.6,
@@ -225,9 +209,9 @@ def calendar(title: str, hours: Sequence[CalendarHour], *, most_days: int = 31) 
                 rx=2,
                 style=f"--strength:{min(max(one.strength, 0.0), 1.0):.2f}",
             )
-            parts.append(tag("a", "", square, href=f"#{one.target}"))
-    return drawing(title, 20 + len(days) * (side + 1), parts, role="group")
+            parts.append(svg.tag("a", "", square, href=f"#{one.target}"))
+    return svg.drawing(title, 20 + len(days) * (side + 1), parts, role="group")
 
 
 def _nothing(title: str) -> Markup:
-    return drawing(title, 40, [words("tick", WIDTH / 2, 24, "nothing to draw", "middle")])
+    return svg.drawing(title, 40, [svg.words("tick", svg.WIDTH / 2, 24, "nothing to draw", "middle")])

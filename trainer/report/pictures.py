@@ -10,17 +10,8 @@ from markupsafe import Markup
 
 from trainer.evidence import Evaluation, Role
 from trainer.ledger.read.types import RunFacts, WindowFacts
-from trainer.report.charts import (
-    CalendarHour,
-    IntervalRow,
-    Series,
-    bars,
-    calendar,
-    gains,
-    interval_chart,
-    line_chart,
-    scatter,
-)
+from trainer.report import charts
+from trainer.report.charts import CalendarHour, IntervalRow, Series
 from trainer.statistics.intervals import spearman
 
 ROLES = (Role.CANDIDATE, Role.INCUMBENT, Role.BASE, Role.BASELINE)
@@ -53,7 +44,7 @@ def gate_picture(facts: RunFacts) -> Picture | None:
     note = f"The dashed line is the gain that is wanted over the incumbent ({wanted:g})."
     if any(row.ends() for row in rows):
         note += " Bars are 95 % intervals."
-    return Picture(title, interval_chart(title, rows, rule=wanted), note)
+    return Picture(title, charts.interval_chart(title, rows, rule=wanted), note)
 
 
 def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
@@ -69,7 +60,7 @@ def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
             if (figures := evaluation.of(role)) is not None and (interval := getattr(figures, name)) is not None
         ]
         if rows:
-            yield Picture(title, interval_chart(title, rows, percent=percent))
+            yield Picture(title, charts.interval_chart(title, rows, percent=percent))
     differences = {
         window.window_id: window.scores[Role.CANDIDATE] - window.scores[Role.INCUMBENT]
         for window in evaluation.windows
@@ -78,14 +69,12 @@ def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
     if differences:
         title = "Gain over the incumbent, window by window"
         targets = {window_id: anchor(window_id) for window_id in differences}
-        won, lost = (
-            sum(value > 0 for value in differences.values()),
-            sum(value < 0 for value in differences.values()),
-        )
+        won = sum(value > 0 for value in differences.values())
+        lost = sum(value < 0 for value in differences.values())
         note = (
             f"Windows: {won} better, {lost} worse, {len(differences) - won - lost} alike. A column leads to its window."
         )
-        yield Picture(title, gains(title, differences, targets=targets), note)
+        yield Picture(title, charts.gains(title, differences, targets=targets), note)
     points = [
         (window.pnl[role], window.scores[role])
         for window in evaluation.windows
@@ -95,7 +84,7 @@ def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
     if points:
         title = "Judge's score against P&L, held-out windows"
         note = f"A dot a window and policy.{_correlation(evaluation.score_pnl_correlation, 'all replies')}"
-        yield Picture(title, scatter(title, points, "P&L", "score"), note)
+        yield Picture(title, charts.scatter(title, points, "P&L", "score"), note)
 
 
 _CURVES: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
@@ -121,7 +110,7 @@ def training_pictures(facts: RunFacts) -> Iterator[Picture]:
             if points:
                 series.append(Series(label, points, spread))
         if series:
-            yield Picture(title, line_chart(title, series))
+            yield Picture(title, charts.line_chart(title, series))
     yield from _advantages(facts)
 
 
@@ -136,7 +125,7 @@ def _advantages(facts: RunFacts) -> Iterator[Picture]:
     labels = [f"below {edges[0]:g}"]
     labels += [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
     title = "Advantages, number of trajectories"
-    yield Picture(title, bars(title, list(zip([*labels, f"above {edges[-1]:g}"], counts, strict=True))))
+    yield Picture(title, charts.bars(title, list(zip([*labels, f"above {edges[-1]:g}"], counts, strict=True))))
 
 
 def day_pictures(facts: RunFacts) -> Iterator[Picture]:
@@ -144,11 +133,11 @@ def day_pictures(facts: RunFacts) -> Iterator[Picture]:
     valid = tuple((float(day.day), day.valid_share) for day in facts.days if day.valid_share is not None)
     if valid:
         title = "Valid actions while playing, by day"
-        yield Picture(title, line_chart(title, [Series("valid actions", valid)], x_label="day", percent=True))
+        yield Picture(title, charts.line_chart(title, [Series("valid actions", valid)], x_label="day", percent=True))
     made = tuple((float(day.day), day.mean_pnl) for day in facts.days if day.mean_pnl is not None)
     if made:
         title = "P&L of an agent and window while playing, by day"
-        yield Picture(title, line_chart(title, [Series("P&L", made)], x_label="day"))
+        yield Picture(title, charts.line_chart(title, [Series("P&L", made)], x_label="day"))
 
 
 def judge_pictures(facts: RunFacts) -> Iterator[Picture]:
@@ -158,7 +147,7 @@ def judge_pictures(facts: RunFacts) -> Iterator[Picture]:
         correlation = spearman([x for x, _ in points], [y for _, y in points])
         told = f"{len(points)} of {facts.trained_trajectories} trained trajectories."
         note = told + _correlation(correlation, "them")
-        yield Picture(title, scatter(title, points, "P&L in the window", "score"), note)
+        yield Picture(title, charts.scatter(title, points, "P&L in the window", "score"), note)
     if facts.agreement is not None:
         title = "The same trajectory in two orders"
         note = (
@@ -166,16 +155,16 @@ def judge_pictures(facts: RunFacts) -> Iterator[Picture]:
             f"{facts.agreement.flip_share:.1%} of pairs change places."
         )
         pairs = facts.agreement.pairs[:_MOST_DOTS]
-        yield Picture(title, scatter(title, pairs, "score in one order", "in another", diagonal=True), note)
+        yield Picture(title, charts.scatter(title, pairs, "score in one order", "in another", diagonal=True), note)
     if facts.cost_usd > 0:
         title = "Dollars spent on judging"
         curve = tuple((float(calls), usd) for calls, usd in facts.cost_curve)
-        yield Picture(title, line_chart(title, [Series("dollars", curve)], x_label="calls", dots=False))
+        yield Picture(title, charts.line_chart(title, [Series("dollars", curve)], x_label="calls", dots=False))
 
 
 def exclusions_picture(facts: RunFacts) -> Picture:
     title = "Trajectories left out, by reason"
-    return Picture(title, bars(title, list(facts.exclusions.items())))
+    return Picture(title, charts.bars(title, list(facts.exclusions.items())))
 
 
 def calendar_picture(facts: RunFacts) -> Picture:
@@ -188,7 +177,7 @@ def calendar_picture(facts: RunFacts) -> Picture:
     ]
     title = "Windows by day and hour (UTC)"
     note = "Blue: trained, the stronger the higher its mean score. Framed: held out. Grey: not used."
-    return Picture(title, calendar(title, hours), note)
+    return Picture(title, charts.calendar(title, hours), note)
 
 
 def _hour(window: WindowFacts, is_evaluated: bool) -> CalendarHour:

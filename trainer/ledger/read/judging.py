@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
-from trainer.ledger.read.agreement import order_agreement
+import msgspec
+
 from trainer.ledger.read.types import CostFacts, OrderAgreement
 from trainer.types import JudgeIdentity
 
@@ -41,6 +43,9 @@ FROM hindsight.judge_calls WHERE run_id = $1 WINDOW calls AS (ORDER BY call_id)
 """
 _CURVE_POINTS = 60
 
+Scores = Mapping[str, float]
+"""Score by trajectory id, of one group in one order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judging:
@@ -60,7 +65,7 @@ async def judging_of(connection: Any, run_id: str) -> Judging:
     costs = await connection.fetch(_COSTS, run_id)
     curve = await connection.fetch(_COST_CURVE, run_id)
     return Judging(
-        identity=_identity(identities[0]) if identities else None,
+        identity=msgspec.convert(dict(identities[0]), JudgeIdentity) if identities else None,
         groups=sum(row["groups"] for row in identities),
         agreement=order_agreement(_by_group(orders)),
         costs=tuple(CostFacts(**row) for row in costs),
@@ -68,8 +73,21 @@ async def judging_of(connection: Any, run_id: str) -> Judging:
     )
 
 
-def _identity(row: Any) -> JudgeIdentity:
-    return JudgeIdentity(row["judge"], row["rubric"], row["rubric_version"], row["prompt_version"], row["is_llm"])
+def order_agreement(groups: Sequence[Sequence[Scores]]) -> OrderAgreement | None:
+    """Agreement over ``groups``, each a list of orders. None if nothing was judged in two orders."""
+    pairs: list[tuple[float, float]] = []
+    flips = comparisons = 0
+    for orders in groups:
+        for first, second in combinations(orders, 2):
+            shared = sorted(first.keys() & second.keys())
+            pairs += [(first[one], second[one]) for one in shared]
+            for one, other in combinations(shared, 2):
+                comparisons += 1
+                flips += (first[one] - first[other]) * (second[one] - second[other]) < 0
+    if not pairs:
+        return None
+    difference = sum(abs(first - second) for first, second in pairs) / len(pairs)
+    return OrderAgreement(tuple(pairs), difference, flips / comparisons if comparisons else 0.0)
 
 
 def _by_group(orders: Iterable[Any]) -> list[list[dict[str, float]]]:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
@@ -117,7 +119,7 @@ async def gather(database: Database, run_id: str) -> RunFacts:
             for row in batches
             if row["state"] in ("failed", "lost")
         ),
-        days=tuple(_day(day) for day in json.loads(run["summary"]).get("days", [])),
+        days=msgspec.convert(json.loads(run["summary"]).get("days", []), tuple[DayFacts, ...]),
         exclusions=_by_reason(excluded),
         agreement=judging.agreement,
         scored_pnl=await scored_pnl(database, {row["trajectory_id"]: row["score"] for row in members}),
@@ -165,16 +167,6 @@ def _step(row: Any, trajectories: int) -> StepFacts:
             if isinstance(value, int | float) and not isinstance(value, bool)
         },
         histogram=metrics.get("advantage_histogram"),
-    )
-
-
-def _day(figures: Mapping[str, Any]) -> DayFacts:
-    return DayFacts(
-        figures["day"],
-        figures["played_with"],
-        figures["step"],
-        figures.get("valid_share"),
-        figures.get("mean_pnl"),
     )
 
 

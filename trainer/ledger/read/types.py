@@ -33,8 +33,8 @@ class DayFacts:
     day: int
     played_with: str
     step: int
-    valid_share: float | None
-    mean_pnl: float | None
+    valid_share: float | None = None
+    mean_pnl: float | None = None
     """Of a trajectory, in the game's money."""
 
 

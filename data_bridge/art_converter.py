@@ -15,14 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from data_bridge.models import (
-    DECISIONS,
-    AgentTrajectory,
-    Author,
-    ChatMessage,
-    LLMCall,
-    NotText,
-)
+from data_bridge.models import DECISIONS, AgentTrajectory, Author, ChatMessage, LLMCall, NotText
 from data_bridge.quality import Reason
 
 if TYPE_CHECKING:

@@ -32,14 +32,7 @@ _VERDICT = (
 NEEDED_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "trajectories": {
         "SELECT": ("trajectoryId", "trainedInBatch"),
-        "UPDATE": (
-            "usedInTraining",
-            "trainedInBatch",
-            "aiJudgeReward",
-            "aiJudgeReasoning",
-            "judgedAt",
-            "updatedAt",
-        ),
+        "UPDATE": ("usedInTraining", "trainedInBatch", "aiJudgeReward", "aiJudgeReasoning", "judgedAt", "updatedAt"),
     },
     "reward_judgments": {
         "SELECT": ("trajectoryId", *_VERDICT),  # Postgres asks for it where an upsert says EXCLUDED

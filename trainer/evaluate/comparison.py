@@ -16,9 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from data_bridge.models import DECISIONS
-from trainer.evaluate.decision_points import (
-    DecisionPoint,
-)
+from trainer.evaluate.decision_points import DecisionPoint
 from trainer.evidence import (
     Comparison,
     Evaluation,

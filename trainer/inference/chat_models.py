@@ -106,13 +106,7 @@ class EndpointModel:
     """
 
     def __init__(
-        self,
-        base_url: str | None,
-        model: str,
-        api_key: str,
-        *,
-        name: str | None = None,
-        timeout: float = 120.0,
+        self, base_url: str | None, model: str, api_key: str, *, name: str | None = None, timeout: float = 120.0
     ) -> None:
         from openai import AsyncOpenAI
 

@@ -20,12 +20,7 @@ class VerdictStage:
     """Takes verdicts in order and remembers which windows came to something."""
 
     def __init__(
-        self,
-        settings: SelectionSettings,
-        failures: FailurePolicy,
-        run_id: str,
-        ledger: Ledger,
-        progress: Progress,
+        self, settings: SelectionSettings, failures: FailurePolicy, run_id: str, ledger: Ledger, progress: Progress
     ) -> None:
         self._settings = settings
         self._failures = failures

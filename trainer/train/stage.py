@@ -205,14 +205,7 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
     inside = {verdict.trajectory_id for group in groups for verdict in group.verdicts}
     exclusions = tuple(exclusion for exclusion in prepared.exclusions if exclusion.trajectory_id in inside)
     return BatchRecord(
-        batch.batch_id,
-        run_id,
-        batch.model,
-        number,
-        batch.policy_step,
-        groups,
-        exclusions,
-        prepared.trainable_tokens,
+        batch.batch_id, run_id, batch.model, number, batch.policy_step, groups, exclusions, prepared.trainable_tokens
     )
 
 
@@ -248,12 +241,7 @@ def metrics_of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: i
 
 def metrics_of_step(result: StepResult, known: Mapping[str, Any]) -> dict[str, Any]:
     """What the backend reports of the step, and what was ``known`` of its batch before."""
-    return {
-        **result.metrics,
-        **known,
-        "step": result.checkpoint.step,
-        "trainable_tokens": result.trainable_tokens,
-    }
+    return {**result.metrics, **known, "step": result.checkpoint.step, "trainable_tokens": result.trainable_tokens}
 
 
 def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int) -> list[int]:

@@ -18,16 +18,9 @@ from data_bridge.database import Database
 from data_bridge.errors import DatabaseError
 
 _VERDICT = (
-    "judgeModel",
-    "judgeVersion",
-    "overallScore",
-    "rank",
-    "normalizedScore",
-    "groupId",
-    "reasoning",
-    "criteriaJson",
+    "judgeModel", "judgeVersion", "overallScore", "rank", "normalizedScore", "groupId", "reasoning", "criteriaJson",
     "judgedAt",
-)
+)  # fmt: skip
 
 NEEDED_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "trajectories": {

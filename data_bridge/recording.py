@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
-from functools import partial
 from types import UnionType
 from typing import Any, Self, SupportsFloat
 
@@ -97,30 +96,20 @@ class TrajectoryRecording:
         row_id: str | None = None,
     ) -> None:
         self.trajectory_id = trajectory_id = trajectory_id or snowflake_id()
+        self._row_id = row_id = row_id or snowflake_id()
         self.agent_id = agent_id
         self.window_id = window_id = window_id or window_of(started_at)
-        row_id = row_id or snowflake_id()
         _refuse_other_types(str, agent_id=agent_id, trajectory_id=trajectory_id, row_id=row_id, window_id=window_id)
         _refuse_other_types(int, window_hours=window_hours)
         _refuse_other_types(str | None, scenario_id=scenario_id, agent_name=agent_name)
         _refuse_other_types(bool, is_training_data=is_training_data, is_evaluation=is_evaluation)
         self._store = store
         self._started_at = started_at
+        self._window_hours = window_hours
+        self._scenario_id = scenario_id
+        self._agent_name = agent_name
         self._is_training_data = is_training_data
-        self._scenario_id = scenario_id or window_id
-        self._begun = partial(
-            TrajectoryRow,
-            id=row_id,
-            trajectory_id=trajectory_id,
-            agent_id=agent_id,
-            start_time=started_at,
-            window_id=window_id,
-            window_hours=window_hours,
-            scenario_id=self._scenario_id,
-            is_training_data=is_training_data,
-            is_evaluation=is_evaluation,
-            agent_name=agent_name,
-        )
+        self._is_evaluation = is_evaluation
         self._steps: list[dict[str, Any]] = []
         self._unstored: TrajectoryRow | None = None
         self._ended = False
@@ -195,10 +184,18 @@ class TrajectoryRecording:
             "postsCreated": posts,
             "errorCount": errors,
         }
-        return self._begun(
+        scenario = self._scenario_id or self.window_id
+        return TrajectoryRow(
+            id=self._row_id,
+            trajectory_id=self.trajectory_id,
+            agent_id=self.agent_id,
+            start_time=self._started_at,
             end_time=at,
             duration_ms=min(max(_milliseconds(at) - _milliseconds(self._started_at), 0), _LONGEST_MS),
-            episode_id=f"{self._scenario_id}-{_milliseconds(at)}"[:100],
+            window_id=self.window_id,
+            window_hours=self._window_hours,
+            episode_id=f"{scenario}-{_milliseconds(at)}"[:100],
+            scenario_id=scenario,
             steps_json=to_json(self._steps),
             reward_components_json=to_json({"environmentReward": reward}),
             metrics_json=to_json({name: figure for name, figure in metrics.items() if figure is not None}),
@@ -210,7 +207,10 @@ class TrajectoryRecording:
             final_pnl=pnl,
             trades_executed=trades,
             posts_created=posts,
+            is_training_data=self._is_training_data,
+            is_evaluation=self._is_evaluation,
             recorded_at=recorded_at,
+            agent_name=self._agent_name,
         )
 
 

@@ -12,17 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from data_bridge.models import (
-    DECISIONS,
-    AgentTrajectory,
-    Author,
-    ChatMessage,
-    LLMCall,
-    NotText,
-)
+from data_bridge.models import DECISIONS, AgentTrajectory, Author, ChatMessage, LLMCall, NotText
 from data_bridge.quality import Reason
 
 if TYPE_CHECKING:
@@ -78,12 +71,7 @@ class TokenCounts:
     """Sampled at another temperature than their log-probabilities were computed at: their ratio is off."""
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
-        return TokenCounts(
-            self.trainable + other.trainable,
-            self.foreign + other.foreign,
-            self.rescored + other.rescored,
-            self.off_temperature + other.off_temperature,
-        )
+        return TokenCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

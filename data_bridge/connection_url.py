@@ -74,7 +74,9 @@ def parse_connection_url(url: str) -> ConnectionUrl:
     register_secret(values.get("sslpassword"))
 
     hosts, ports = _split_hosts(values.get("host") or unquote(address), values.get("port"))
-    is_pooled = _is_true(values.get("pgbouncer")) or any(_POOLED_HOST.search(host) for host in hosts)
+    is_pooled = values.get("pgbouncer", "").lower() in ("true", "1", "yes") or any(
+        _POOLED_HOST.search(host) for host in hosts
+    )
     return ConnectionUrl(
         hosts=hosts,
         ports=ports,
@@ -133,10 +135,6 @@ def _tls_files(values: dict[str, str]) -> tuple[tuple[str, str], ...]:
         # For Prisma `sslcert` is the authority; for Postgres it is the client's own certificate, which has a key.
         files.setdefault("sslrootcert", files.pop("sslcert"))
     return tuple(files.items())
-
-
-def _is_true(value: str | None) -> bool:
-    return value is not None and value.lower() in ("true", "1", "yes")
 
 
 def _positive(values: dict[str, str], key: str) -> int | None:

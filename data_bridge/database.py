@@ -89,10 +89,8 @@ async def open_database(
             if migrate or (url is None and not read_only):
                 await apply(pool)
             yield Database(pool, is_embedded=url is None, label=label, is_pooled=is_pooled)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise explain(error, label) from error
-        except OSError as error:
-            if not _was_raised_in_asyncpg(error):
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if isinstance(error, OSError) and not _was_raised_in_asyncpg(error):
                 raise
             raise explain(error, label) from error
         finally:

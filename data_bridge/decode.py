@@ -39,6 +39,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 200  # levels of nesting; deeper text is not something a recorder wrote
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 
 class Undecodable(ValueError):
@@ -63,6 +64,7 @@ class _Metadata(msgspec.Struct):
 
 
 _METADATA = msgspec.json.Decoder(_Metadata)
+_TRUTH = ("trueProbabilities", "actualOutcomes", "futureOutcomes", "hiddenVariables")
 
 
 class Row(Protocol):
@@ -149,13 +151,7 @@ def decode_metadata(text: str | None) -> tuple[dict[str, Any] | None, str | None
             known["gameKnowledge"] = None
         found = _Metadata(**known)
     role = next((value for value in (found.role, found.agentRole) if isinstance(value, str) and value), None)
-    truth = {
-        "trueProbabilities": found.trueProbabilities,
-        "actualOutcomes": found.actualOutcomes,
-        "futureOutcomes": found.futureOutcomes,
-        "hiddenVariables": found.hiddenVariables,
-    }
-    stated = {name: value for name, value in truth.items() if value} | (found.gameKnowledge or {})
+    stated = {name: value for name in _TRUTH if (value := getattr(found, name))} | (found.gameKnowledge or {})
     return stated or None, role
 
 
@@ -165,8 +161,7 @@ def decode_metadata(text: str | None) -> tuple[dict[str, Any] | None, str | None
 def parse_json(text: str | bytes) -> Any:
     """JSON as JavaScript means it. A lone surrogate becomes U+FFFD, which is what the agent's own client sent."""
     try:
-        parsed = json.loads(text)
-        return _clean(parsed, 0)
+        return _clean(json.loads(text), 0)
     except RecursionError:
         raise Undecodable(Reason.MALFORMED_JSON, "nested too deeply") from None
     except ValueError as error:
@@ -190,9 +185,7 @@ def _lenient_steps(text: str | bytes) -> list[Step]:
     parsed = parse_json(text)
     if parsed is None:
         raise Undecodable(Reason.NO_STEPS, "stepsJson is null")
-    if not isinstance(parsed, list):
-        raise Undecodable(Reason.MALFORMED_JSON, "stepsJson is not a list")
-    return [_struct(Step, item) for item in parsed]
+    return [_struct(Step, item) for item in _list(parsed, "stepsJson")]
 
 
 def _struct(cls: type[T], raw: Any) -> T:
@@ -203,34 +196,31 @@ def _struct(cls: type[T], raw: Any) -> T:
     for field in msgspec.structs.fields(cls):
         value = raw.get(field.encode_name)
         if value is not None:
-            values[field.name] = _coerce(field.type, value, field.encode_name)
+            values[field.name] = _COERCIONS[field.type](value, field.encode_name)
     return cls(**{name: value for name, value in values.items() if value is not None})
 
 
-def _coerce(kind: Any, value: Any, name: str) -> Any:
-    if kind is Any:
-        return value
-    return _COERCIONS[kind](value, name)
+def _must_be(kind: type[V], what: str) -> Callable[[Any, str], V]:
+    """Reads a value that has to be of ``kind``, which a message calls ``what``."""
+
+    def read(value: Any, name: str) -> V:
+        if isinstance(value, kind):
+            return value
+        raise Undecodable(Reason.MALFORMED_JSON, f"{name} is not {what}")
+
+    return read
 
 
-def _text(value: Any, name: str) -> str:
-    if isinstance(value, str):
-        return value
-    raise Undecodable(Reason.MALFORMED_JSON, f"{name} is not text")
-
-
-def _note(value: Any, name: str) -> str | None:
-    return value if isinstance(value, str) else None
+_text, _object, _list = _must_be(str, "text"), _must_be(dict, "an object"), _must_be(list, "a list")
 
 
 def number_of(value: Any, name: str = "") -> float | None:
     if not isinstance(value, int | float | str):
         return None
     try:
-        number = float(value)
+        return finite(float(value))
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
 
 
 def _whole(value: Any, name: str) -> int | None:
@@ -240,18 +230,6 @@ def _whole(value: Any, name: str) -> int | None:
 
 def _flag(value: Any, name: str) -> bool:
     return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)
-
-
-def _object(value: Any, name: str) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    raise Undecodable(Reason.MALFORMED_JSON, f"{name} is not an object")
-
-
-def _list(value: Any, name: str) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    raise Undecodable(Reason.MALFORMED_JSON, f"{name} is not a list")
 
 
 def _numbers(value: Any, name: str) -> list[float]:
@@ -266,8 +244,9 @@ def _content(value: Any, name: str) -> str | list[Any]:
 
 
 _COERCIONS: dict[Any, Callable[[Any, str], Any]] = {
+    Any: lambda value, name: value,
     str: _text,
-    str | None: _note,
+    str | None: lambda value, name: value if isinstance(value, str) else None,
     str | list[Any] | None: _content,
     int: _whole,
     bool: _flag,

@@ -63,6 +63,8 @@ class EmbeddedServer:
     def __init__(self, folder: Path, *, options: Mapping[str, str] | None = None) -> None:
         """``options`` are server settings, in force if this user is the one who starts the server."""
         self.folder = folder.expanduser().resolve()
+        self._users, self._data = self.folder / "users.lock", self.folder / "data"
+        self._log = self._data / "server.log"
         self._options = dict(options or {})
         self._held: int | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -83,7 +85,10 @@ class EmbeddedServer:
 
     def start(self) -> None:
         """Share the running server, or start it; creates the database cluster on the first call."""
-        _make_folder(self.folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.folder, error) from error
         with self._alone():
             held = os.open(self._users, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(held, fcntl.LOCK_SH)
@@ -121,18 +126,6 @@ class EmbeddedServer:
             with suppress(OSError):  # it is there only for paths that suit no socket
                 self._short_folder.rmdir()
             return True
-
-    @property
-    def _users(self) -> Path:
-        return self.folder / "users.lock"
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def _log(self) -> Path:
-        return self._data / "server.log"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -196,7 +189,9 @@ class EmbeddedServer:
         new = self.folder / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
-        _give_to_server(new)
+        if os.geteuid() == 0:
+            owner = _unprivileged_user()  # whom root's server runs as
+            os.chown(new, owner.pw_uid, owner.pw_gid)
         _make_passable(new)
         # The C locale sorts by bytes on every machine, and needs nothing installed.
         arguments = ["-D", str(new), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
@@ -277,13 +272,6 @@ def _start_keeper(folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unusable(folder, error) from error
-
-
 def _unusable(folder: Path, error: OSError) -> DatabaseError:
     return DatabaseError(f"The embedded Postgres cannot use {folder} ({error.strerror}): set HINDSIGHT_HOME.")
 
@@ -306,13 +294,6 @@ def _run_program(program: str, *arguments: str, data: Path) -> subprocess.Comple
         timeout=_PROGRAM_SECONDS,
         **identity,
     )
-
-
-def _give_to_server(folder: Path) -> None:
-    """Make ``folder`` that of the user whom root's server runs as; nothing to do for anybody else."""
-    if os.geteuid() == 0:
-        owner = _unprivileged_user()
-        os.chown(folder, owner.pw_uid, owner.pw_gid)
 
 
 def _make_passable(data: Path) -> None:

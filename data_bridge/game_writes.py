@@ -18,28 +18,14 @@ from data_bridge.database import Database
 from data_bridge.errors import DatabaseError
 
 _VERDICT = (
-    "judgeModel",
-    "judgeVersion",
-    "overallScore",
-    "rank",
-    "normalizedScore",
-    "groupId",
-    "reasoning",
-    "criteriaJson",
+    "judgeModel", "judgeVersion", "overallScore", "rank", "normalizedScore", "groupId", "reasoning", "criteriaJson",
     "judgedAt",
-)
+)  # fmt: skip
 
 NEEDED_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "trajectories": {
         "SELECT": ("trajectoryId", "trainedInBatch"),
-        "UPDATE": (
-            "usedInTraining",
-            "trainedInBatch",
-            "aiJudgeReward",
-            "aiJudgeReasoning",
-            "judgedAt",
-            "updatedAt",
-        ),
+        "UPDATE": ("usedInTraining", "trainedInBatch", "aiJudgeReward", "aiJudgeReasoning", "judgedAt", "updatedAt"),
     },
     "reward_judgments": {
         "SELECT": ("trajectoryId", *_VERDICT),  # Postgres asks for it where an upsert says EXCLUDED

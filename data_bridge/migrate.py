@@ -119,21 +119,17 @@ async def apply(target: Connection | Pool, migrations: Sequence[Migration] | Non
         async with target.acquire() as connection:
             return await apply(connection, migrations)
     states = await read_states(target, migrations)
-    _refuse_changed(states)
-    applied = []
-    for state in states:
-        if state.applied_at is None and await _apply_one(target, state.migration):
-            applied.append(state.migration)
-    return applied
-
-
-def _refuse_changed(states: Sequence[MigrationState]) -> None:
     for state in states:
         if state.changed:
             raise DatabaseError(
                 f"{state.migration.file_name} was edited after it was applied to this database: "
                 "restore the file, and put the change into a new migration."
             )
+    applied = []
+    for state in states:
+        if state.applied_at is None and await _apply_one(target, state.migration):
+            applied.append(state.migration)
+    return applied
 
 
 async def _apply_one(connection: Connection, migration: Migration) -> bool:

@@ -165,8 +165,7 @@ def _prediction_columns(market: PredictionOutcome) -> dict[str, Any]:
 
 
 def _news_json(event: NewsEvent) -> dict[str, Any]:
-    fields = {"headline": event.headline, "timestamp": event.timestamp, "sentiment": event.sentiment}
-    return {key: value for key, value in fields.items() if value is not None}
+    return {key: value for key, value in msgspec.structs.asdict(event).items() if value is not None}
 
 
 def _decimal(number: float | None) -> Decimal | None:

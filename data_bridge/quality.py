@@ -109,20 +109,20 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
         if fault is None:
             sound.append(trajectory)
         else:
-            excluded.append(_exclusion(trajectory, *fault))
+            excluded.append(exclusion_of(trajectory, *fault))
 
     usable = _one_per_agent(sound)
     if len(usable) < len(sound):
         kept = {trajectory.trajectory_id for trajectory in usable}
         excluded += [
-            _exclusion(trajectory, Reason.DUPLICATE_AGENT, "another trajectory of the agent did more in this window")
+            exclusion_of(trajectory, Reason.DUPLICATE_AGENT, "another trajectory of the agent did more in this window")
             for trajectory in sound
             if trajectory.trajectory_id not in kept
         ]
 
     fault = _fault_of_window(window, len(usable), rules)
     if fault is not None:
-        excluded += [_exclusion(trajectory, *fault) for trajectory in usable]
+        excluded += [exclusion_of(trajectory, *fault) for trajectory in usable]
         usable = []
     return CheckedWindow(window, tuple(usable), tuple(excluded))
 
@@ -205,5 +205,5 @@ def _how_telling(trajectory: AgentTrajectory) -> tuple[int, datetime, str]:
     return len(trajectory.actions), trajectory.end_time, trajectory.trajectory_id
 
 
-def _exclusion(trajectory: AgentTrajectory, reason: Reason, detail: str) -> Exclusion:
+def exclusion_of(trajectory: AgentTrajectory, reason: Reason, detail: str = "") -> Exclusion:
     return Exclusion(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from data_bridge.models import ChatMessage, LLMCall
-from data_bridge.recording import StepRecording, current_step
+from data_bridge.recording import StepRecording, current_step, last_text
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -187,8 +187,8 @@ class _Call:
         self.step.log_llm_call(
             LLMCall(
                 model=self.model or str(self.request.get("model", "")),
-                system_prompt=_text_of(messages, "system"),
-                user_prompt=_text_of(messages, "user"),
+                system_prompt=last_text(messages, "system"),
+                user_prompt=last_text(messages, "user"),
                 messages=None if _is_plain(messages) else messages,
                 response=self.text,
                 reasoning=self.reasoning or None,
@@ -270,11 +270,6 @@ def _is_plain(messages: Sequence[ChatMessage]) -> bool:
     return [message.role for message in messages] in (["user"], ["system", "user"]) and all(
         isinstance(message.content, str) and message.name is None for message in messages
     )
-
-
-def _text_of(messages: Sequence[ChatMessage], role: str) -> str:
-    texts = [message.content for message in messages if message.role == role and isinstance(message.content, str)]
-    return texts[-1] if texts else ""
 
 
 def _number(value: Any, default: float | None) -> float | None:

@@ -8,7 +8,7 @@ A value of the wrong type is refused here, where the agent's author sees it: del
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from types import UnionType
@@ -16,7 +16,7 @@ from typing import Any, Self, SupportsFloat
 
 import msgspec
 
-from data_bridge.models import Action, EnvironmentState, LLMCall
+from data_bridge.models import Action, ChatMessage, EnvironmentState, LLMCall
 from data_bridge.trajectory_rows import TrajectoryRow, snowflake_id, to_json
 from data_bridge.window_ids import in_utc, window_of
 
@@ -95,10 +95,14 @@ class TrajectoryRecording:
         trajectory_id: str | None = None,
         row_id: str | None = None,
     ) -> None:
-        self.trajectory_id = trajectory_id or snowflake_id()
-        self._row_id = row_id or snowflake_id()
+        self.trajectory_id = trajectory_id = trajectory_id or snowflake_id()
+        self._row_id = row_id = row_id or snowflake_id()
         self.agent_id = agent_id
-        self.window_id = window_id or window_of(started_at)
+        self.window_id = window_id = window_id or window_of(started_at)
+        _refuse_other_types(str, agent_id=agent_id, trajectory_id=trajectory_id, row_id=row_id, window_id=window_id)
+        _refuse_other_types(int, window_hours=window_hours)
+        _refuse_other_types(str | None, scenario_id=scenario_id, agent_name=agent_name)
+        _refuse_other_types(bool, is_training_data=is_training_data, is_evaluation=is_evaluation)
         self._store = store
         self._started_at = started_at
         self._window_hours = window_hours
@@ -109,17 +113,6 @@ class TrajectoryRecording:
         self._steps: list[dict[str, Any]] = []
         self._unstored: TrajectoryRow | None = None
         self._ended = False
-        _refuse_other_types(
-            ("agent_id", agent_id, str),
-            ("trajectory_id", self.trajectory_id, str),
-            ("row_id", self._row_id, str),
-            ("window_id", self.window_id, str),
-            ("window_hours", window_hours, int),
-            ("scenario_id", scenario_id, str | None),
-            ("agent_name", agent_name, str | None),
-            ("is_training_data", is_training_data, bool),
-            ("is_evaluation", is_evaluation, bool),
-        )
 
     def step(self, state: EnvironmentState | Mapping[str, Any], *, at: datetime | None = None) -> StepRecording:
         """Begin a step in this state of the agent's books (``agentBalance``, ``agentPnL``, … as keys)."""
@@ -205,7 +198,7 @@ class TrajectoryRecording:
             scenario_id=scenario,
             steps_json=to_json(self._steps),
             reward_components_json=to_json({"environmentReward": reward}),
-            metrics_json=to_json(_without_none(metrics)),
+            metrics_json=to_json({name: figure for name, figure in metrics.items() if figure is not None}),
             metadata_json=to_json({"isTrainingData": self._is_training_data, "gameKnowledge": game_knowledge}),
             total_reward=reward,
             episode_length=len(self._steps),
@@ -225,8 +218,7 @@ def _call_json(call: LLMCall) -> dict[str, Any]:
     """The keys that every reader of the game expects are always there; the others only when known."""
     system, user = call.system_prompt, call.user_prompt
     if call.messages and not (system or user):
-        system = _last_text(call, "system")
-        user = _last_text(call, "user")
+        system, user = last_text(call.messages, "system"), last_text(call.messages, "user")
     always = {
         "model": call.model,
         "systemPrompt": system,
@@ -239,8 +231,9 @@ def _call_json(call: LLMCall) -> dict[str, Any]:
     return {**_plain(call), **always}
 
 
-def _last_text(call: LLMCall, role: str) -> str:
-    texts = [m.content for m in call.messages or () if m.role == role and isinstance(m.content, str)]
+def last_text(messages: Sequence[ChatMessage], role: str) -> str:
+    """The last thing that ``role`` said as plain text; empty if there is none."""
+    texts = [message.content for message in messages if message.role == role and isinstance(message.content, str)]
     return texts[-1] if texts else ""
 
 
@@ -270,14 +263,10 @@ def _known_figure(value: object, name: str) -> float | None:
     return None if value is None else _figure(value, name)
 
 
-def _refuse_other_types(*given: tuple[str, object, type | UnionType]) -> None:
-    for name, value, kind in given:
+def _refuse_other_types(kind: type | UnionType, **given: object) -> None:
+    for name, value in given.items():
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be {getattr(kind, '__name__', kind)}, not {value!r}.")
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -156,7 +156,7 @@ def _create(folder: Path) -> _Segment:
     handle = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
     unnamed.rename(path)  # only now that it is locked can anybody find it
-    _sync_folder(folder)
+    fsync(folder)
     return _Segment(path, handle, size=0, is_active=True)
 
 
@@ -218,8 +218,9 @@ def _remove(segment: _Segment) -> None:
     os.close(segment.handle)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def fsync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk and not only in its cache."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -110,21 +110,15 @@ Columns = dict[str, msgspec.Raw]
 
 
 class _Trace(msgspec.Struct, frozen=True):
-    """A line as it is written."""
+    """A line as it is written, or with every column that its rows must have."""
 
     trajectory: Columns
     agent: Columns | None = None
     outcomes: list[Columns] = []
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line with every column that its rows must have."""
-
-    number: int
-    trajectory: Columns
-    agent: Columns | None
-    outcomes: list[Columns]
+_Numbered = tuple[int, _Trace]
+"""A line of the file with its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +166,20 @@ async def import_traces(
         for batch in _batches(path, untrained):
             new += await _import(connection, path, batch, add_agents=is_ours)
             trajectories += len(batch)
-            outcomes |= {bytes(outcome["id"]) for line in batch for outcome in line.outcomes}
-            windows |= {bytes(line.trajectory.get("windowId", _NULL)) for line in batch}
+            outcomes |= {bytes(outcome["id"]) for _, trace in batch for outcome in trace.outcomes}
+            windows |= {bytes(trace.trajectory.get("windowId", _NULL)) for _, trace in batch}
             progress(trajectories)
     return Passed(trajectories, len(outcomes), len(windows), new)
 
 
-async def _import(connection: Connection, path: Path, batch: Sequence[_Line], *, add_agents: bool) -> int:
+async def _import(connection: Connection, path: Path, batch: Sequence[_Numbered], *, add_agents: bool) -> int:
     """Insert a batch in one transaction; how many trajectories are new. One that is refused is halved to the line."""
-    rows = [line.trajectory for line in batch]
-    outcomes = {bytes(outcome["id"]): outcome for line in batch for outcome in line.outcomes}
+    rows = [trace.trajectory for _, trace in batch]
+    outcomes = {bytes(outcome["id"]): outcome for _, trace in batch for outcome in trace.outcomes}
     try:
         async with connection.transaction():
             if add_agents:
-                agents = [{**(line.agent or {}), "id": line.trajectory["agentId"]} for line in batch]
+                agents = [{**(trace.agent or {}), "id": trace.trajectory["agentId"]} for _, trace in batch]
                 await connection.execute(_INSERT_AGENTS, msgspec.json.encode(agents).decode())
             new = await _insert(connection, "trajectories", rows)
             await _insert(connection, "market_outcomes", list(outcomes.values()))
@@ -193,7 +187,7 @@ async def _import(connection: Connection, path: Path, batch: Sequence[_Line], *,
     except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
         if len(batch) == 1:
             said = str(error).splitlines()[0]
-            raise ConfigurationError(f"{path}, line {batch[0].number} holds what no column takes: {said}.") from error
+            raise ConfigurationError(f"{path}, line {batch[0][0]} holds what no column takes: {said}.") from error
     middle = len(batch) // 2
     halves = (batch[:middle], batch[middle:])
     return sum([await _import(connection, path, half, add_agents=add_agents) for half in halves])
@@ -270,10 +264,10 @@ def _told_as_unwritable(path: Path) -> Iterator[None]:
         raise ConfigurationError(f"{path} cannot be written ({error.strerror}): choose another file.") from error
 
 
-def _batches(path: Path, untrained: bool) -> Iterator[list[_Line]]:
+def _batches(path: Path, untrained: bool) -> Iterator[list[_Numbered]]:
     """The lines of ``path``, in batches that bound the memory."""
     decoder = msgspec.json.Decoder(_Trace)
-    batch, size = list[_Line](), 0
+    batch, size = list[_Numbered](), 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, text in enumerate(file, 1):
@@ -285,7 +279,7 @@ def _batches(path: Path, untrained: bool) -> Iterator[list[_Line]]:
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise ConfigurationError(f"{path}, line {number} is not a trace: {error}.") from error
                 row = _row(trace.trajectory, number, path, untrained)
-                batch.append(_Line(number, row, trace.agent, [_outcome(given) for given in trace.outcomes]))
+                batch.append((number, _Trace(row, trace.agent, [_outcome(given) for given in trace.outcomes])))
                 size += len(text)
                 if len(batch) == _BATCH_ROWS or size > _BATCH_BYTES:
                     yield batch
@@ -298,7 +292,7 @@ def _batches(path: Path, untrained: bool) -> Iterator[list[_Line]]:
 
 def _row(given: Columns, number: int, path: Path, untrained: bool) -> Columns:
     for name in _NEEDED:
-        if _is_null(given.get(name)):
+        if given.get(name, _NULL) == _NULL:
             raise ConfigurationError(f"{path}, line {number} has no {name}: it is not a trajectory.")
     start = given["startTime"]
     times = {"endTime": start, "createdAt": start, "updatedAt": start}
@@ -329,15 +323,8 @@ def _outcome(given: Columns) -> Columns:
     market = "/".join(
         bytes(given.get(name, b"")).decode() for name in ("windowId", "stockTicker", "predictionMarketId")
     )
-    return {"id": _raw(str(uuid.uuid5(uuid.NAMESPACE_OID, market))), "createdAt": _raw(_utc_now()), **given}
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
-
-
-def _is_null(value: msgspec.Raw | None) -> bool:
-    return value is None or bytes(value) == b"null"
+    now = datetime.now(UTC).replace(tzinfo=None)
+    return {"id": _raw(str(uuid.uuid5(uuid.NAMESPACE_OID, market))), "createdAt": _raw(now), **given}
 
 
 async def _insert(connection: Connection, table: str, rows: Sequence[Columns]) -> int:

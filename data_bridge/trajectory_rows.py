@@ -53,60 +53,27 @@ class TrajectoryRow(msgspec.Struct, frozen=True):
     """Not a column: the name to give the agent in a ``"User"`` table of our own."""
 
 
-_COLUMNS = (
-    ("id", "text"),
-    ("trajectoryId", "text"),
-    ("agentId", "text"),
-    ("startTime", "timestamp"),
-    ("endTime", "timestamp"),
-    ("durationMs", "int"),
-    ("windowId", "text"),
-    ("windowHours", "int"),
-    ("episodeId", "text"),
-    ("scenarioId", "text"),
-    ("stepsJson", "text"),
-    ("rewardComponentsJson", "text"),
-    ("metricsJson", "text"),
-    ("metadataJson", "text"),
-    ("totalReward", "float8"),
-    ("episodeLength", "int"),
-    ("finalStatus", "text"),
-    ("finalBalance", "float8"),
-    ("finalPnL", "float8"),
-    ("tradesExecuted", "int"),
-    ("postsCreated", "int"),
-    ("isTrainingData", "bool"),
-    ("isEvaluation", "bool"),
-    ("updatedAt", "timestamp"),
-    ("createdAt", "timestamp"),
-)
-_CALL_COLUMNS = (
-    ("id", "text"),
-    ("trajectoryId", "text"),
-    ("stepId", "text"),
-    ("callId", "text"),
-    ("timestamp", "timestamp"),
-    ("latencyMs", "int"),
-    ("model", "text"),
-    ("purpose", "text"),
-    ("actionType", "text"),
-    ("systemPrompt", "text"),
-    ("userPrompt", "text"),
-    ("messagesJson", "text"),
-    ("response", "text"),
-    ("reasoning", "text"),
-    ("temperature", "float8"),
-    ("maxTokens", "int"),
-    ("topP", "float8"),
-    ("promptTokens", "int"),
-    ("completionTokens", "int"),
-    ("totalTokens", "int"),
-    ("metadata", "text"),
-    ("createdAt", "timestamp"),
-)
+def _columns(listed: str) -> list[list[str]]:
+    """Name and type of each column, from a list as ``CREATE TABLE`` has it."""
+    return [column.split() for column in listed.split(",")]
 
 
-def _insert(table: str, columns: Sequence[tuple[str, str]], conflict: str) -> str:
+_COLUMNS = _columns("""
+id text, trajectoryId text, agentId text, startTime timestamp, endTime timestamp, durationMs int,
+windowId text, windowHours int, episodeId text, scenarioId text,
+stepsJson text, rewardComponentsJson text, metricsJson text, metadataJson text,
+totalReward float8, episodeLength int, finalStatus text, finalBalance float8, finalPnL float8,
+tradesExecuted int, postsCreated int, isTrainingData bool, isEvaluation bool, updatedAt timestamp, createdAt timestamp
+""")
+_CALL_COLUMNS = _columns("""
+id text, trajectoryId text, stepId text, callId text, timestamp timestamp, latencyMs int,
+model text, purpose text, actionType text, systemPrompt text, userPrompt text, messagesJson text,
+response text, reasoning text, temperature float8, maxTokens int, topP float8,
+promptTokens int, completionTokens int, totalTokens int, metadata text, createdAt timestamp
+""")
+
+
+def _insert(table: str, columns: Sequence[Sequence[str]], conflict: str) -> str:
     names = ", ".join(f'"{name}"' for name, _ in columns)
     arrays = ", ".join(f"${place}::{kind}[]" for place, (_, kind) in enumerate(columns, 1))
     return (

@@ -11,9 +11,7 @@ GRACE = timedelta(minutes=10)
 """A window is closed this long after its end: late trajectories and outcomes have been written by then."""
 
 # Years that a calendar can reckon with: adding an hour to 9999-12-31T23:00 would be an error.
-_ID = re.compile(
-    r"(?P<day>[12]\d{3}-\d{2}-\d{2})[T ](?P<hour>\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]00:?00)?",
-)
+_ID = re.compile(r"(?P<day>[12]\d{3}-\d{2}-\d{2})[T ](?P<hour>\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]00:?00)?")
 
 
 @lru_cache(maxsize=10_000)

@@ -152,7 +152,7 @@ async def test_a_play_killed_while_it_wrote_goes_on_with_its_own_seed_only(
         async with open_database(make_database(template_database), tmp_path) as database:
             if is_killed:
                 with monkeypatch.context() as killing:
-                    killing.setattr("trainer.world.play.remember", dies)
+                    killing.setattr("trainer.ledger.simulation.remember", dies)
                     with pytest.raises(Killed):
                         await play(database, tmp_path / "spool")
                 with pytest.raises(ConfigurationError, match="already simulated with other settings"):

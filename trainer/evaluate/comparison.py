@@ -16,9 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from data_bridge.models import DECISIONS
-from trainer.evaluate.decision_points import (
-    DecisionPoint,
-)
+from trainer.evaluate.decision_points import DecisionPoint
 from trainer.evidence import (
     Comparison,
     Evaluation,
@@ -30,16 +28,8 @@ from trainer.evidence import (
     WindowFigures,
 )
 from trainer.progress import FailurePolicy
-from trainer.statistics.intervals import (
-    ANY,
-    DIFFERENCE_OF_SHARES,
-    SHARE,
-    Bounds,
-    by_window,
-    mean_interval,
-    spearman,
-    windows_needed,
-)
+from trainer.statistics import intervals
+from trainer.statistics.intervals import ANY, DIFFERENCE_OF_SHARES, SHARE, Bounds
 from trainer.types import Completion, Judge, Release
 
 _LONGEST_SHOWN = 2_000
@@ -107,7 +97,7 @@ def compare(against: Role, name: str, compared: Sequence[Compared], *, min_gain:
         pnl_difference=difference(lambda reply: reply.pnl),
         error_difference=_known(difference(lambda reply: float(reply.is_error), DIFFERENCE_OF_SHARES)),
         length_ratio=_length(compared, Role.CANDIDATE) / max(1.0, _length(compared, against)),
-        windows_needed=windows_needed(list(gains.values()), min_gain),
+        windows_needed=intervals.windows_needed(list(gains.values()), min_gain),
     )
 
 
@@ -137,7 +127,7 @@ def score_pnl_correlation(compared: Sequence[Compared]) -> float | None:
         for reply in replies
         if reply.pnl is not None
     ]
-    return spearman([score for score, _ in pairs], [pnl for _, pnl in pairs])
+    return intervals.spearman([score for score, _ in pairs], [pnl for _, pnl in pairs])
 
 
 def best_and_worst(
@@ -196,14 +186,14 @@ def _length(compared: Sequence[Compared], role: Role) -> float:
 
 def _per_window(compared: Sequence[Compared], at_point: Callable[[Compared], float | None]) -> dict[str, float]:
     measured = [(at.point.window_id, value) for at in compared if (value := at_point(at)) is not None]
-    return by_window([window for window, _ in measured], [value for _, value in measured])
+    return intervals.by_window([window for window, _ in measured], [value for _, value in measured])
 
 
 def _interval(
     compared: Sequence[Compared], at_point: Callable[[Compared], float | None], bounds: Bounds, seed: int
 ) -> Interval | None:
     values = list(_per_window(compared, at_point).values())
-    return mean_interval(values, bounds=bounds, seed=seed) if values else None
+    return intervals.mean_interval(values, bounds=bounds, seed=seed) if values else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -15,15 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from data_bridge.models import (
-    Action,
-    AgentTrajectory,
-    ChatMessage,
-    LLMCall,
-    MarketOutcomes,
-    NotText,
-    Step,
-)
+from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, NotText, Step
 from data_bridge.quality import CheckedWindow
 
 DEFAULT_MAX_TOKENS = 256

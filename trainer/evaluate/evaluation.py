@@ -22,12 +22,7 @@ from trainer.config.derived import window_rules
 from trainer.config.sections import WindowSettings
 from trainer.config.training import EvaluationSettings
 from trainer.evaluate.blind_trial import LoggedPolicy, ModelPolicy, compare_policies
-from trainer.evaluate.comparison import (
-    Contestant,
-    TrialPlan,
-    TrialResult,
-    summarise,
-)
+from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summarise
 from trainer.evaluate.simulated_replay import NewsScript, load_replay
 from trainer.evidence import Evaluation, Role
 from trainer.inference.divergence import MeasureKL, SampledReplies

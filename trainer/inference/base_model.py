@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import json
-import os
 import shutil
 import tempfile
 from collections import OrderedDict
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
+from data_bridge.spool import fsync
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +88,7 @@ def _convert_into(source: Path, target: Path) -> None:
         unfinished.chmod(0o755)
         convert(source, unfinished)
         for file in unfinished.iterdir():
-            _fsync(file)
+            fsync(file)
         unfinished.rename(target)
     except OSError as error:
         raise ConfigurationError(
@@ -131,11 +131,6 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _fsync(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
 from data_bridge.record_openai import token_ids_of
@@ -106,25 +108,15 @@ class EndpointModel:
     """
 
     def __init__(
-        self,
-        base_url: str | None,
-        model: str,
-        api_key: str,
-        *,
-        name: str | None = None,
-        timeout: float = 120.0,
+        self, base_url: str | None, model: str, api_key: str, *, name: str | None = None, timeout: float = 120.0
     ) -> None:
         from openai import AsyncOpenAI
 
         register_secret(api_key)
         self._client = AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=_ATTEMPTS - 1)
         self._model = model
-        self._name = name or model
+        self.name = name or model
         self._has_logprobs = True
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def chat(
         self,
@@ -156,25 +148,17 @@ class EndpointModel:
                 f"The model {self._model} at {redact(str(self._client.base_url))} did not answer "
                 f"({type(error).__name__}): check the URL, the key and the model's name."
             ) from error
-        return [_completion(choice, self._name) for choice in choices]
+        return [_completion(choice, self.name) for choice in choices]
 
     async def _choices(self, messages: Sequence[ChatMessage], options: dict[str, Any]) -> list[Choice]:
         asked = options | ({"logprobs": True} if self._has_logprobs else {})
-        shaped = [_message(message) for message in messages]
+        shaped: Any = [{"content": None, **msgspec.to_builtins(message)} for message in messages]
         answer = await self._client.chat.completions.create(model=self._model, messages=shaped, **asked)
         choices: list[Choice] = answer.choices
         return choices
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _message(message: ChatMessage) -> Any:
-    shaped: dict[str, Any] = {"role": message.role, "content": message.content}
-    for key in ("name", "tool_calls", "tool_call_id"):
-        if (value := getattr(message, key)) is not None:
-            shaped[key] = value
-    return shaped
 
 
 def _completion(choice: Choice, model: str) -> Completion:
@@ -211,56 +195,6 @@ class Engine:
         """The checkpoint in ``adapter_dir`` (None: the untrained base) under the name its replies are logged with."""
         return EngineModel(self, adapter_dir.resolve() if adapter_dir is not None else None, name)
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        adapter: Path | None,
-        model_name: str,
-        n: int,
-        temperature: float,
-        max_tokens: int,
-        stop: Sequence[str],
-        seed: int | None,
-        on_text: Callable[[int, str], None] | None = None,
-    ) -> list[Completion]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Completion]] = loop.create_future()
-
-        def settle(result: list[Completion] | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        def finish(result: list[Completion] | BaseException) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, result)
-
-        def tell(number: int, text: str) -> None:
-            if on_text is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(on_text, number, text)
-
-        request = EngineRequest(
-            tuple(messages),
-            adapter,
-            model_name,
-            n,
-            temperature,
-            max_tokens,
-            tuple(stop),
-            seed,
-            tell if on_text is not None else None,
-            finish,
-        )
-        self._submit(request)
-        try:
-            return await future
-        finally:
-            request.is_cancelled = True  # after an answer this says nothing; after a cancel the rows are dropped
-
     async def close(self) -> None:
         """Answer nobody any more; waits for the thread. Requests under way end with a BackendError."""
         with self._lock:
@@ -270,7 +204,8 @@ class Engine:
             self._requests.put(None)
             await asyncio.to_thread(worker.join)
 
-    def _submit(self, request: EngineRequest) -> None:
+    def submit(self, request: EngineRequest) -> None:
+        """Have the thread answer ``request``; it is started with the first one."""
         with self._lock:
             if self._is_closed:
                 raise BackendError("The model was closed while requests were still coming: start it again.")
@@ -317,17 +252,13 @@ class Engine:
             request.finish(error)
 
 
+@dataclass(frozen=True, slots=True)
 class EngineModel:
     """One checkpoint of an engine, as the ``ChatModel`` that agents, evaluation and serving talk to."""
 
-    def __init__(self, engine: Engine, adapter_dir: Path | None, name: str) -> None:
-        self._engine = engine
-        self._adapter = adapter_dir
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        return self._name
+    engine: Engine
+    adapter: Path | None
+    name: str
 
     async def chat(
         self,
@@ -344,17 +275,42 @@ class EngineModel:
 
         ``on_text`` is told the number of a reply and its text so far while it is being written.
         """
-        return await self._engine.chat(
-            messages,
-            adapter=self._adapter,
-            model_name=self._name,
-            n=n,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            stop=stop,
-            seed=seed,
-            on_text=on_text,
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Completion]] = loop.create_future()
+
+        def settle(result: list[Completion] | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        def finish(result: list[Completion] | BaseException) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, result)
+
+        def tell(number: int, text: str) -> None:
+            if on_text is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(on_text, number, text)
+
+        request = EngineRequest(
+            tuple(messages),
+            self.adapter,
+            self.name,
+            n,
+            temperature,
+            max_tokens,
+            tuple(stop),
+            seed,
+            tell if on_text is not None else None,
+            finish,
         )
+        self.engine.submit(request)
+        try:
+            return await future
+        finally:
+            request.is_cancelled = True  # after an answer this says nothing; after a cancel the rows are dropped
 
     async def close(self) -> None:
         """Nothing: the engine belongs to whoever made it, and other checkpoints share it."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from data_bridge.errors import BackendError
+from data_bridge.spool import fsync
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +106,10 @@ class CheckpointStore:
             record = {name: getattr(stored, name) for name in StoredStep.__slots__} | {"files": files}
             (unfinished / _RECORD).write_text(json.dumps(record, indent=1, sort_keys=True))
             for file in unfinished.iterdir():
-                _fsync(file)
-            _fsync(unfinished)
+                fsync(file)
+            fsync(unfinished)
             unfinished.rename(target)
-            _fsync(self.directory)
+            fsync(self.directory)
         except OSError as error:
             raise BackendError(self._why_not_saved(stored.step, error)) from error
         finally:
@@ -159,14 +160,6 @@ def _agrees(path: Path) -> bool:
 def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def store_of(home: Path, model: str) -> CheckpointStore:

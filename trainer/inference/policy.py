@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
 from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
+from trainer.inference.shared_prefix import register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +32,6 @@ _RECOMPUTE_ABOVE = 1024
 _LOGITS_AT_ONCE = 512
 _ADAPTER = "adapter_model.safetensors"
 _OPTIMIZER = "optimizer.safetensors"
-_ATTENTION = "hindsight_packed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class CpuPolicy:
         from peft import LoraConfig, get_peft_model
 
         self.tokenizer = load_tokenizer(base)
-        model = load_base(base, attention=_register_attention())
+        model = load_base(base, attention=register())
         self.config = model.config
         self.context = int(model.config.max_position_embeddings)
         self._end = min(end_tokens(model, self.tokenizer) & {self.tokenizer.eos_token_id} or {2})
@@ -182,7 +182,7 @@ class CpuPolicy:
             self._causal.gradient_checkpointing_enable({"use_reentrant": False})
             self._causal.train()
         try:
-            output = self._causal.base_model(input_ids=tokens, position_ids=positions, use_cache=False, layout=layout)
+            output = self._causal.base_model(input_ids=tokens, position_ids=positions, use_cache=False, memory=layout)
         finally:
             if recompute:
                 self._causal.eval()
@@ -259,6 +259,19 @@ class Layout:
             ]
         return self._masks[heads_per_key]
 
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Query heads that share a key head stand side by side on it, so that keys and values are not copied."""
+        rows, heads, _, size = query.shape
+        key_heads = key.shape[1]
+        parts = []
+        for block, mask in zip(self.blocks, self.masks(heads // key_heads), strict=True):
+            grouped = query[:, :, block.rows].reshape(rows, key_heads, -1, size)
+            attended = scaled_dot_product_attention(
+                grouped, key[:, :, block.keys], value[:, :, block.keys], attn_mask=mask, scale=scaling
+            )
+            parts.append(attended.reshape(rows, heads, -1, size).transpose(1, 2))
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
 
 def visibility(group_ids: Tensor, parent_ids: Tensor) -> Tensor:
     """ART's rule [tokens, tokens]: a token sees, up to itself, its own group and its parent's."""
@@ -279,38 +292,6 @@ def _blocks(groups: Tensor, parents: Tensor) -> list[Block]:
         blocks += [Block(slice(start, prompt), slice(start, prompt)), Block(slice(prompt, stop), slice(start, stop))]
         start = stop
     return [block for block in blocks if block.rows.start < block.rows.stop]
-
-
-def _register_attention() -> str:
-    """Make the attention known to transformers; returns the name to load a model with."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(_ATTENTION, _attention)
-    return _ATTENTION
-
-
-def _attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    layout: Layout,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Query heads that share a key head stand side by side on it, so that keys and values are not copied."""
-    rows, heads, _tokens, size = query.shape
-    key_heads = key.shape[1]
-    parts = []
-    for block, mask in zip(layout.blocks, layout.masks(heads // key_heads), strict=True):
-        grouped = query[:, :, block.rows].reshape(rows, key_heads, -1, size)
-        attended = scaled_dot_product_attention(
-            grouped, key[:, :, block.keys], value[:, :, block.keys], attn_mask=mask, scale=scaling
-        )
-        parts.append(attended.reshape(rows, heads, -1, size).transpose(1, 2))
-    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0], None
 
 
 # LoRA with one matrix product instead of three; the gradients of the two factors are those of PEFT's own layer

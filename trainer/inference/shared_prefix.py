@@ -38,7 +38,7 @@ _REMEMBERED = 4
 
 class Memory(Protocol):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Attention output [rows, heads, tokens, head size]; remembers ``key`` and ``value``."""
+        """Attention output [rows, tokens, heads, head size] to what ``query`` may see; may remember the others."""
         ...
 
 
@@ -61,8 +61,7 @@ def _attention(
     memory: Memory,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    attended = memory.attend(module.layer_idx, query, key, value, scaling)
-    return attended.transpose(1, 2), None
+    return memory.attend(module.layer_idx, query, key, value, scaling), None
 
 
 class PromptMemory:
@@ -84,7 +83,7 @@ class PromptMemory:
         grouped = query.reshape(rows, key.shape[1], -1, size)
         mask = self._mask.repeat(heads // key.shape[1], 1)[None, None]
         attended = scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
-        return attended.reshape(rows, heads, tokens, size)
+        return attended.reshape(rows, heads, tokens, size).transpose(1, 2)
 
 
 @dataclass(slots=True)
@@ -188,7 +187,7 @@ class ReplyMemory:
         weights = torch.cat([to_prompt, to_reply], dim=-1).softmax(dim=-1)
         on_prompt, on_reply = weights[..., : -self.tokens], weights[..., -self.tokens :]
         attended = self._by_row(self._by_prompt(on_prompt) @ prompt_value) + on_reply @ reply_value
-        return attended.reshape(rows, heads, 1, size)
+        return attended.reshape(rows, heads, 1, size).transpose(1, 2)
 
     def _remembered(self, layer: int, key: Tensor, value: Tensor) -> Layer:
         """Keys and values of every reply token of ``layer``, with this newest one."""
@@ -299,9 +298,6 @@ class PromptReader:
         self._remembered.move_to_end(key)
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
-
-    def forget(self) -> None:
-        self._remembered.clear()
 
 
 def _joined(beginning: list[Layer], layer: int, part: int, new: Tensor, row: int, length: int) -> Tensor:

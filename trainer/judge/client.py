@@ -13,7 +13,7 @@ import logging
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -60,6 +60,7 @@ class Tokens:
     completion: int
 
 
+@dataclass(eq=False)
 class CallFailed(Exception):
     """No answer came. At most one of ``again`` (retry at once), ``reason`` and ``fatal`` is set; none: retry later.
 
@@ -67,28 +68,19 @@ class CallFailed(Exception):
     the request reached somebody who may have worked on it.
     """
 
-    def __init__(
-        self,
-        result: CallResult,
-        fault: str,
-        *,
-        retry_after: float | None = None,
-        again: bool = False,
-        reason: Reason | None = None,
-        fatal: HindsightError | None = None,
-        used: Tokens | None = None,
-        may_be_billed: bool = False,
-    ) -> None:
-        super().__init__(fault)
-        self.result = result
-        self.fault = fault
-        self.retry_after = retry_after
-        self.again = again
-        self.reason = reason
-        self.fatal = fatal
-        self.used = used
-        self.may_be_billed = may_be_billed
-        self.latency_ms = 0.0
+    result: CallResult
+    fault: str
+    _: KW_ONLY
+    retry_after: float | None = None
+    again: bool = False
+    reason: Reason | None = None
+    fatal: HindsightError | None = None
+    used: Tokens | None = None
+    may_be_billed: bool = False
+    latency_ms: float = 0.0
+
+    def __str__(self) -> str:
+        return self.fault
 
 
 class Structure(StrEnum):

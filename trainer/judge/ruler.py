@@ -190,10 +190,7 @@ class LlmJudge:
         while True:
             started = float("inf")
             try:
-                async with (
-                    self.limiter.slot(),
-                    self.budget.set_aside(self._worst_case(fitted)),
-                ):
+                async with self.limiter.slot(), self.budget.set_aside(self._worst_case(fitted)):
                     if self._stopped_by is not None:
                         raise self._stopped_by
                     started = time.monotonic()

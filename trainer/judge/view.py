@@ -156,10 +156,7 @@ def _trajectory_view(
 ) -> TrajectoryView:
     pnl = trajectory.window_pnl
     summary = encode(
-        {
-            "starting_balance": trajectory.starting_balance,
-            "profit_in_this_window": "unknown" if pnl is None else pnl,
-        }
+        {"starting_balance": trajectory.starting_balance, "profit_in_this_window": "unknown" if pnl is None else pnl}
     )
     steps = tuple(_step_view(step, trajectory, outcomes, purposes) for step in trajectory.steps if decides(step))
     whole = _body(summary, [step.shown(step.saw) for step in steps])

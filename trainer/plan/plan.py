@@ -49,15 +49,6 @@ class Outlook:
         return sum(len(group.trajectory_ids) for window in self.windows for group in window.groups)
 
 
-@dataclass(frozen=True, slots=True)
-class _Remaining:
-    """A surveyed window without what our own ledger knows as trained or left out for good."""
-
-    window_id: str
-    hours: int
-    usable: Sequence[Comparable]
-
-
 async def look_ahead(
     surveyed: Survey,
     reader: WindowReader,
@@ -122,9 +113,9 @@ def _not_enough(outlook: Outlook, min_windows: int, lookback: timedelta) -> NotE
     )
 
 
-def _remaining(window: WindowSummary, done_with: Set[str]) -> _Remaining:
-    left = [one for one in window.usable if one.trajectory_id not in done_with]
-    return _Remaining(window.window_id, window.hours, left)
+def _remaining(window: WindowSummary, done_with: Set[str]) -> WindowSummary:
+    """The window without what our own ledger knows as trained or left out for good."""
+    return replace(window, usable=tuple(one for one in window.usable if one.trajectory_id not in done_with))
 
 
 async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[PlannedWindow]) -> list[WindowRef]:

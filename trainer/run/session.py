@@ -17,25 +17,13 @@ from trainer.progress import View
 from trainer.types import TrainingBackend
 
 _ALSO_DECISIVE = (
-    "model",
-    "base_model",
-    "seed",
-    "held_out_share",
-    "min_actions",
-    "judge",
-    "judge_model",
-    "rubric",
-    "purposes",
-    "foreign",
-    "simulate",
-    "world_seed",
-    "windows_per_iteration",  # a day's hours follow from its number: with another length it would fall on hours played
-    "agents",
-    "luck",
-    "stage",
-    "decisions",
-)
-"""Settings beside the groups' own that a run must share with an unfinished one to take it up."""
+    "model", "base_model", "seed", "held_out_share", "min_actions", "judge", "judge_model", "rubric", "purposes",
+    "foreign", "simulate", "world_seed", "windows_per_iteration", "agents", "luck", "stage", "decisions",
+)  # fmt: skip
+"""Settings beside the groups' own that a run must share with an unfinished one to take it up.
+
+``windows_per_iteration`` since a day's hours follow from its number: with another length they could be hours played.
+"""
 
 
 @dataclass(frozen=True, slots=True)

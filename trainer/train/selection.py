@@ -5,75 +5,67 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import pstdev
 
 from data_bridge.errors import ConfigurationError
-from data_bridge.quality import Exclusion, Reason
+from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.config.sections import SelectionSettings
 from trainer.ledger.runs import Ledger
 from trainer.progress import FailurePolicy, FailureTally, Progress
 from trainer.types import MIN_GROUP, JudgedGroup, JudgeFailure
 
 
+@dataclass
 class VerdictStage:
     """Takes verdicts in order and remembers which windows came to something."""
 
-    def __init__(
-        self,
-        settings: SelectionSettings,
-        failures: FailurePolicy,
-        run_id: str,
-        ledger: Ledger,
-        progress: Progress,
-    ) -> None:
-        self._settings = settings
-        self._failures = failures
-        self._tally = FailureTally(failed=progress.groups_failed)
-        self._run_id = run_id
-        self._ledger = ledger
-        self._progress = progress
-        self._keep = parse_rule(settings.select)
+    settings: SelectionSettings
+    failures: FailurePolicy
+    run_id: str
+    ledger: Ledger
+    progress: Progress
+    left_out: Counter[Reason] = field(default_factory=Counter)
+    """Why trajectories of planned groups are not trained, as far as the judge decides it."""
+
+    def __post_init__(self) -> None:
+        self._tally = FailureTally(failed=self.progress.groups_failed)
+        self._keep = parse_rule(self.settings.select)
         self._with_signal: set[str] = set()
-        self.left_out: Counter[Reason] = Counter()
-        """Why trajectories of planned groups are not trained, as far as the judge decides it."""
 
     async def accept(self, verdict: JudgedGroup | JudgeFailure) -> JudgedGroup | None:
         """The group as it is to be trained, or None if it is left out. JudgeError when too many have failed."""
-        self._progress.cost_usd += verdict.cost_usd
+        self.progress.cost_usd += verdict.cost_usd
         if isinstance(verdict, JudgeFailure):
             await self._exclude(verdict, verdict.reason, verdict.detail)
             self._tally = self._tally.plus(verdict)
-            self._progress.groups_failed = self._tally.failed
+            self.progress.groups_failed = self._tally.failed
             self.check_failures()
             return None
-        self._progress.groups_judged += 1
-        self._progress.groups_cached += verdict.cached
-        if spread(verdict.scores) < self._settings.min_spread:
-            self._progress.groups_without_signal += 1
+        self.progress.groups_judged += 1
+        self.progress.groups_cached += verdict.cached
+        if spread(verdict.scores) < self.settings.min_spread:
+            self.progress.groups_without_signal += 1
             await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.scores):.3f}")
             return None
         kept, excluded = select(verdict, self._keep)
-        await self._ledger.exclude(self._run_id, excluded)
+        await self.ledger.exclude(self.run_id, excluded)
         self._with_signal.add(kept.group.window_id)
         return kept
 
     async def window_done(self, window_id: str) -> None:
-        await self._ledger.window_judged(self._run_id, window_id, has_signal=window_id in self._with_signal)
+        await self.ledger.window_judged(self.run_id, window_id, has_signal=window_id in self._with_signal)
         self._with_signal.discard(window_id)
 
     def check_failures(self) -> None:
         """JudgeError if more groups failed than ``--max-judge-failures`` allows."""
-        heard = self._progress.groups_judged + self._tally.failed
-        self._failures.check(replace(self._tally, heard=heard), expected=self._progress.groups)
+        heard = self.progress.groups_judged + self._tally.failed
+        self.failures.check(replace(self._tally, heard=heard), expected=self.progress.groups)
 
     async def _exclude(self, verdict: JudgedGroup | JudgeFailure, reason: Reason, detail: str) -> None:
-        excluded = [
-            Exclusion(one.trajectory_id, one.agent_id, one.window_id, reason, detail)
-            for one in verdict.group.trajectories
-        ]
-        self.left_out.update(one.reason for one in excluded)
-        await self._ledger.exclude(self._run_id, excluded)
+        excluded = [exclusion_of(one, reason, detail) for one in verdict.group.trajectories]
+        self.left_out[reason] += len(excluded)
+        await self.ledger.exclude(self.run_id, excluded)
 
 
 _RULE = re.compile(r"max-variance[ :=]+(\d+)")
@@ -131,10 +123,6 @@ def select(judged: JudgedGroup, number: int | None) -> tuple[JudgedGroup, tuple[
     kept = [judged.verdicts[index] for index in most_telling(judged.scores, number)]
     names = {verdict.trajectory_id for verdict in kept}
     members = judged.group.trajectories
-    excluded = tuple(
-        Exclusion(member.trajectory_id, member.agent_id, member.window_id, Reason.NOT_SELECTED)
-        for member in members
-        if member.trajectory_id not in names
-    )
+    excluded = tuple(exclusion_of(one, Reason.NOT_SELECTED) for one in members if one.trajectory_id not in names)
     group = replace(judged.group, trajectories=tuple(one for one in members if one.trajectory_id in names))
     return replace(judged, group=group, verdicts=tuple(kept)), excluded

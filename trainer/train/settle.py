@@ -55,8 +55,7 @@ async def settle_unfinished(
         return f"Batch {record.batch_id} was not trained before the crash; its trajectories are free again."
     metrics = {**metrics_of_step(result, record.known_metrics), "settled": 1.0}
     await ledger.batch_trained(lock, record, result, metrics)
-    thresholds = parse_thresholds(stop_on)
-    stop_collapse(thresholds, plain_numbers(metrics), result.checkpoint)
+    stop_collapse(parse_thresholds(stop_on), plain_numbers(metrics), result.checkpoint)
     return (
         f"Batch {record.batch_id} had been trained before the crash: checkpoint {result.checkpoint.name} is recorded."
     )

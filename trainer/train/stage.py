@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, pstdev
 from typing import Any
@@ -31,46 +31,35 @@ from trainer.train.tracking import Tracker
 from trainer.types import Batch, Checkpoint, JudgedGroup, PreparedBatch, StepResult, TrainingBackend, abilities_of
 
 
+@dataclass
 class TrainStage:
     """Owns the model's steps for one run."""
 
-    def __init__(
-        self,
-        limits: StepLimitSettings,
-        model: str,
-        scale_rewards: bool,
-        max_staleness: int,
-        run_id: str,
-        backend: TrainingBackend,
-        ledger: Ledger,
-        lock: ModelLock,
-        tracker: Tracker,
-        view: View,
-        progress: Progress,
-    ) -> None:
-        self._limits = limits
-        self._scale_rewards = scale_rewards
-        self._max_staleness = max_staleness
-        self._model = model
-        self._run_id = run_id
-        self._backend = backend
-        self._ledger = ledger
-        self._lock = lock
-        self._tracker = tracker
-        self._view = view
-        self._progress = progress
-        self._thresholds = parse_thresholds(limits.stop_on)
+    limits: StepLimitSettings
+    model: str
+    scale_rewards: bool
+    max_staleness: int
+    run_id: str
+    backend: TrainingBackend
+    ledger: Ledger
+    lock: ModelLock
+    tracker: Tracker
+    view: View
+    progress: Progress
+    left_out: Counter[Reason] = field(default_factory=Counter)
+    """Why trajectories of judged groups had no tokens to train."""
+
+    def __post_init__(self) -> None:
+        self._thresholds = parse_thresholds(self.limits.stop_on)
         # One use of this machine's model at a time, unless the training is elsewhere.
-        self._prepares_ahead = not abilities_of(backend.name).trains_here and max_staleness > 0
+        self._prepares_ahead = not abilities_of(self.backend.name).trains_here and self.max_staleness > 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._cost_reported = progress.cost_usd
-        self.left_out: Counter[Reason] = Counter()
-        """Why trajectories of judged groups had no tokens to train."""
+        self._cost_reported = self.progress.cost_usd
 
     @property
     def has_enough_steps(self) -> bool:
-        return 0 < self._limits.max_steps <= self._progress.steps
+        return 0 < self.limits.max_steps <= self.progress.steps
 
     async def prepare(self, groups: Sequence[JudgedGroup]) -> PreparedBatch | None:
         """A batch for the policy as it is now; None if nothing in it can be trained."""
@@ -92,8 +81,8 @@ class TrainStage:
             self._idle.set()
 
     async def _prepare(self, batch_id: str, groups: Sequence[JudgedGroup]) -> PreparedBatch:
-        batch = Batch(batch_id, self._model, self._progress.step, tuple(groups))
-        return await self._backend.prepare(batch)
+        batch = Batch(batch_id, self.model, self.progress.step, tuple(groups))
+        return await self.backend.prepare(batch)
 
     async def _step(self, prepared: PreparedBatch) -> None:
         prepared = await self._fresh(prepared)
@@ -102,13 +91,13 @@ class TrainStage:
             await self._leave_out(prepared, list(prepared.batch.groups))
             return
         await self._leave_out(prepared, empty)
-        record = record_of(prepared, self._run_id, await self._ledger.next_batch_number(self._run_id))
+        record = record_of(prepared, self.run_id, await self.ledger.next_batch_number(self.run_id))
         record = replace(record, known_metrics=self._known(record, trained))
-        await self._ledger.batch_prepared(self._lock, record)
+        await self.ledger.batch_prepared(self.lock, record)
 
         started = time.monotonic()
-        result = await self._backend.train(
-            prepared, on_submitted=partial(self._ledger.batch_submitted, self._lock, record.batch_id)
+        result = await self.backend.train(
+            prepared, on_submitted=partial(self.ledger.batch_submitted, self.lock, record.batch_id)
         )
         seconds = time.monotonic() - started
         if result.trainable_tokens == 0:
@@ -121,27 +110,27 @@ class TrainStage:
             "seconds": seconds,
             "tokens_per_second": result.trainable_tokens / seconds if seconds else 0.0,
         }
-        await self._ledger.batch_trained(self._lock, record, result, metrics)
+        await self.ledger.batch_trained(self.lock, record, result, metrics)
         self._count(record.exclusions)
         self._report(metrics, result.checkpoint)
 
     def _known(self, record: BatchRecord, trained: Sequence[JudgedGroup]) -> dict[str, Any]:
         """What can be said of the step before it is made: stored with the batch, in case we do not live to see it."""
-        cost = self._progress.cost_usd - self._cost_reported
-        self._cost_reported = self._progress.cost_usd
+        cost = self.progress.cost_usd - self._cost_reported
+        self._cost_reported = self.progress.cost_usd
         return {
-            **metrics_of_batch(trained, record.model, record.policy_step, scale=self._scale_rewards),
+            **metrics_of_batch(trained, record.model, record.policy_step, scale=self.scale_rewards),
             "left_out": len(record.exclusions),
-            "staleness": self._progress.step - record.policy_step,
-            "rescored": self._progress.rescored,
+            "staleness": self.progress.step - record.policy_step,
+            "rescored": self.progress.rescored,
             "cost_usd": cost,
         }
 
     async def _fresh(self, prepared: PreparedBatch) -> PreparedBatch:
         """The batch, scored again if the policy has moved on too far since it was prepared."""
-        if self._progress.step - prepared.batch.policy_step <= self._max_staleness:
+        if self.progress.step - prepared.batch.policy_step <= self.max_staleness:
             return prepared
-        self._progress.rescored += 1
+        self.progress.rescored += 1
         return await self._prepare(prepared.batch.batch_id, prepared.batch.groups)
 
     async def _leave_out(self, prepared: PreparedBatch, groups: Sequence[JudgedGroup]) -> None:
@@ -149,22 +138,22 @@ class TrainStage:
         names = {one.trajectory_id for judged in groups for one in judged.group.trajectories}
         excluded = [one for one in prepared.exclusions if one.trajectory_id in names]
         if excluded:
-            await self._ledger.exclude(self._run_id, excluded)
+            await self.ledger.exclude(self.run_id, excluded)
             self._count(excluded)
 
     def _count(self, exclusions: Sequence[Any]) -> None:
         self.left_out.update(one.reason for one in exclusions)
 
     def _report(self, metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
-        progress, plain = self._progress, plain_numbers(metrics)
+        progress, plain = self.progress, plain_numbers(metrics)
         progress.steps += 1
         progress.step = int(metrics["step"])
         progress.trainable_tokens += int(metrics["trainable_tokens"])
         progress.train_seconds += float(metrics["seconds"])
         progress.latest = plain
         progress.newest = checkpoint
-        self._tracker.log(progress.step, plain)
-        self._view.say(_sentence(plain))
+        self.tracker.log(progress.step, plain)
+        self.view.say(_sentence(plain))
         stop_collapse(self._thresholds, plain, checkpoint)
 
 
@@ -205,14 +194,7 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
     inside = {verdict.trajectory_id for group in groups for verdict in group.verdicts}
     exclusions = tuple(exclusion for exclusion in prepared.exclusions if exclusion.trajectory_id in inside)
     return BatchRecord(
-        batch.batch_id,
-        run_id,
-        batch.model,
-        number,
-        batch.policy_step,
-        groups,
-        exclusions,
-        prepared.trainable_tokens,
+        batch.batch_id, run_id, batch.model, number, batch.policy_step, groups, exclusions, prepared.trainable_tokens
     )
 
 
@@ -248,12 +230,7 @@ def metrics_of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: i
 
 def metrics_of_step(result: StepResult, known: Mapping[str, Any]) -> dict[str, Any]:
     """What the backend reports of the step, and what was ``known`` of its batch before."""
-    return {
-        **result.metrics,
-        **known,
-        "step": result.checkpoint.step,
-        "trainable_tokens": result.trainable_tokens,
-    }
+    return {**result.metrics, **known, "step": result.checkpoint.step, "trainable_tokens": result.trainable_tokens}
 
 
 def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int) -> list[int]:
@@ -267,6 +244,3 @@ def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int)
 def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The plain numbers of ``metrics``: for views, thresholds and tracking."""
     return {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
-
-
-# --stop-on

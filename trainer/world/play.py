@@ -17,15 +17,7 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.migrate import has_game_tables, owns_game_tables
 from data_bridge.recorder import Recorder
-from trainer.ledger.simulation import (
-    SimulatedAgentRow,
-    SimulatedWindowRow,
-    balances,
-    claim,
-    remember,
-    unplayed,
-    windows_played,
-)
+from trainer.ledger import simulation
 from trainer.world.agents import DEFAULT_EXPLORATION, Agent, Exploration
 from trainer.world.exchange import Book
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits
@@ -112,10 +104,10 @@ async def play_windows(
     ``write_together`` windows are written at once: faster, and what an interruption costs if playing is slow.
     """
     await refuse_a_live_game(database)
-    todo = await unplayed(database, astuple(market), window_ids)
-    first_index = await windows_played(database, market.seed)
+    todo = await simulation.unplayed(database, astuple(market), window_ids)
+    first_index = await simulation.windows_played(database, market.seed)
     player = Player(market, cast, exploration, limits)
-    known = await balances(database, [agent.agent_id for agent in cast])
+    known = await simulation.balances(database, [agent.agent_id for agent in cast])
     player.resume({agent_id: Book(*figures) for agent_id, figures in known.items()})
     tally = Tally()
     async with Recorder(database, spool_dir) as recorder:
@@ -124,9 +116,9 @@ async def play_windows(
         async def write() -> None:
             numbered = enumerate(waiting, start=first_index + tally.windows)
             windows = [_window_row(market, limits, played, index) for index, played in numbered]
-            await claim(database, windows)
+            await simulation.claim(database, windows)
             await asyncio.gather(*(record_hour(recorder, database, played, market.seed) for played in waiting))
-            await remember(database, windows, [_agent_row(market, life) for life in waiting[-1].agents])
+            await simulation.remember(database, windows, [_agent_row(market, life) for life in waiting[-1].agents])
             for played in waiting:
                 tally.add(played)
                 if on_window is not None:
@@ -154,8 +146,8 @@ async def refuse_a_live_game(database: Database) -> None:
             )
 
 
-def _window_row(market: Market, limits: TradingLimits, played: PlayedHour, index: int) -> SimulatedWindowRow:
-    return SimulatedWindowRow(
+def _window_row(market: Market, limits: TradingLimits, played: PlayedHour, index: int) -> simulation.SimulatedWindowRow:
+    return simulation.SimulatedWindowRow(
         played.hour.window_id,
         *(market.seed, market.luck, market.stage, market.decisions),
         *(PROMPT_VERSION, index),
@@ -164,7 +156,7 @@ def _window_row(market: Market, limits: TradingLimits, played: PlayedHour, index
     )
 
 
-def _agent_row(market: Market, life: AgentHour) -> SimulatedAgentRow:
+def _agent_row(market: Market, life: AgentHour) -> simulation.SimulatedAgentRow:
     agent, after = life.agent, life.after
     who = (agent.agent_id, market.seed, agent.index, agent.name, agent.role, agent.starting_balance)
-    return SimulatedAgentRow(*who, after.balance, after.lifetime_pnl, agent.skill)
+    return simulation.SimulatedAgentRow(*who, after.balance, after.lifetime_pnl, agent.skill)

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from data_bridge.models import ChatMessage
 from trainer.world.actions import ActionError, Decision
@@ -55,21 +56,18 @@ class PlayedHour:
     agents: tuple[AgentHour, ...]
 
 
+@dataclass(frozen=True)
 class Player:
     """A world with its agents. Keeps their books from window to window."""
 
-    def __init__(
-        self,
-        market: Market,
-        cast: Sequence[Agent],
-        exploration: Exploration = DEFAULT_EXPLORATION,
-        limits: TradingLimits = DEFAULT_LIMITS,
-    ) -> None:
-        self.market = market
-        self.cast = cast
-        self.exploration = exploration
-        self.limits = limits
-        self._books = {agent.agent_id: Book(agent.starting_balance, 0.0) for agent in self.cast}
+    market: Market
+    cast: Sequence[Agent]
+    exploration: Exploration = DEFAULT_EXPLORATION
+    limits: TradingLimits = DEFAULT_LIMITS
+
+    @cached_property
+    def _books(self) -> dict[str, Book]:
+        return {agent.agent_id: Book(agent.starting_balance, 0.0) for agent in self.cast}
 
     def resume(self, books: Mapping[str, Book]) -> None:
         """Take up the books of agents that have played before."""

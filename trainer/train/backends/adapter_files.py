@@ -10,6 +10,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from data_bridge.spool import fsync
+
 logger = logging.getLogger(__name__)
 
 _CONFIG = "adapter_config.json"
@@ -63,11 +65,7 @@ def remove_steps(checkpoints: Path, steps: Collection[int]) -> list[int]:
 def make_durable(directory: Path) -> None:
     """Have the files of a checkpoint on the disk, not only in its cache, before it is called trained."""
     for path in [*(file for file in directory.rglob("*") if file.is_file()), directory, directory.parent]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        fsync(path)
 
 
 def _by_step(checkpoints: Path) -> list[tuple[int, Path]]:

@@ -75,28 +75,22 @@ def serverless_arguments(settings: ObjectiveSettings) -> dict[str, Any]:
         raise ConfigurationError(
             "--kl has no effect on W&B Serverless RL: leave it at 0, or train with --backend local or cpu."
         )
-    epsilon, epsilon_high = clip_range_of(settings)
-    return {
-        "learning_rate": learning_rate_of(settings),
-        "ppo": settings.loss == "ppo",
-        "epsilon": epsilon,
-        "epsilon_high": epsilon_high,
-        "scale_rewards": settings.scale_rewards,
-        "importance_sampling_level": settings.importance_level,
-    }
+    return {**_arguments(settings), "ppo": settings.loss == "ppo"}
 
 
 def local_arguments(settings: ObjectiveSettings) -> dict[str, Any]:
     """Keyword arguments of ``art.LocalBackend.train``."""
+    return {**_arguments(settings), "loss_fn": settings.loss, "kl_penalty_coef": settings.kl}
+
+
+def _arguments(settings: ObjectiveSettings) -> dict[str, Any]:
     epsilon, epsilon_high = clip_range_of(settings)
     return {
         "learning_rate": learning_rate_of(settings),
-        "loss_fn": settings.loss,
         "epsilon": epsilon,
         "epsilon_high": epsilon_high,
         "scale_rewards": settings.scale_rewards,
         "importance_sampling_level": settings.importance_level,
-        "kl_penalty_coef": settings.kl,
     }
 
 

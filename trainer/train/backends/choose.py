@@ -72,11 +72,7 @@ async def open_backend(
 
 
 def _backend(
-    name: BackendName,
-    trainee: CpuTrainee,
-    backend: BackendSettings,
-    addresses: AddressSettings,
-    key: SecretStr | None,
+    name: BackendName, trainee: CpuTrainee, backend: BackendSettings, addresses: AddressSettings, key: SecretStr | None
 ) -> TrainingBackend:
     match name:
         case "serverless":

@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.redaction import redact
 from trainer.config.training import AdapterSettings, LocalTrainee
-from trainer.train.backends.adapter_files import (
-    is_whole,
-    make_durable,
-    newest_whole_step,
-    remove_steps,
-    set_broken_aside,
-)
+from trainer.train.backends import adapter_files
 from trainer.train.backends.art_interface import base_model_of, import_art, local_arguments, our_names
 from trainer.train.backends.prepare import TokenisingScorer, check_trainable, needs_scoring, prepare_deferred
 from trainer.train.backends.remote_job import Receipt
@@ -68,7 +62,7 @@ class LocalBackend:
 
     async def open(self) -> int:
         if self._opened is None:
-            set_broken_aside(self._checkpoints)
+            adapter_files.set_broken_aside(self._checkpoints)
             self._opened = await self._register()
         return await self.current_step()
 
@@ -107,7 +101,7 @@ class LocalBackend:
         return self._base_model
 
     async def remove(self, steps: Sequence[int]) -> list[int]:
-        return remove_steps(self._checkpoints, steps)
+        return adapter_files.remove_steps(self._checkpoints, steps)
 
     async def close(self) -> None:
         if self._opened is not None:
@@ -115,7 +109,7 @@ class LocalBackend:
         self._opened = None
 
     async def current_step(self) -> int:
-        return newest_whole_step(self._checkpoints)
+        return adapter_files.newest_whole_step(self._checkpoints)
 
     def checkpoint(self, step: int) -> Checkpoint:
         location = str((self._checkpoints / f"{step:04d}").resolve())
@@ -169,17 +163,17 @@ class LocalBackend:
 
     def _result(self, receipt: Receipt, metrics: dict[str, float]) -> StepResult | None:
         """The step that came of this receipt, or None if there is no whole checkpoint after it."""
-        step = newest_whole_step(self._checkpoints)
+        step = adapter_files.newest_whole_step(self._checkpoints)
         if step <= receipt.after_step:
             return None
         checkpoint = self.checkpoint(step)
-        make_durable(Path(checkpoint.location))
+        adapter_files.make_durable(Path(checkpoint.location))
         return StepResult(checkpoint, receipt.tokens, metrics)
 
     def _remove_copy(self, step: int) -> None:
         """Take away the copy of the last checkpoint that ART makes when it has trained nothing."""
         copy, original = self._checkpoints / f"{step:04d}", self._checkpoints / f"{step - 1:04d}"
-        if is_whole(copy) and is_whole(original):
+        if adapter_files.is_whole(copy) and adapter_files.is_whole(original):
             shutil.rmtree(copy)
 
 

@@ -31,8 +31,7 @@ from data_bridge.art_converter import (
     convert_group,
 )
 from data_bridge.errors import BackendError
-from data_bridge.models import AgentTrajectory
-from data_bridge.quality import Exclusion, Reason
+from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.config.training import ObjectiveSettings, TraineeSettings
 from trainer.train.selection import advantages, spread
 from trainer.types import Batch, JudgedGroup, PreparedBatch
@@ -98,7 +97,7 @@ async def _prepared_group(
         for one, sign in zip(await convert_group(members, rules, scorer), signs, strict=True)
     ]
     exclusions = tuple(
-        _exclusion(member.trajectory, one.reason, one.detail)
+        exclusion_of(member.trajectory, one.reason, one.detail)
         for member, one in zip(members, converted, strict=True)
         if one.reason is not None
     )
@@ -119,11 +118,7 @@ def _without_signal(converted: Converted) -> Converted:
 
 
 def _excluded(judged: JudgedGroup, reason: Reason, detail: str) -> tuple[Exclusion, ...]:
-    return tuple(_exclusion(trajectory, reason, detail) for trajectory in judged.group.trajectories)
-
-
-def _exclusion(trajectory: AgentTrajectory, reason: Reason, detail: str) -> Exclusion:
-    return Exclusion(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail)
+    return tuple(exclusion_of(trajectory, reason, detail) for trajectory in judged.group.trajectories)
 
 
 def _metrics(

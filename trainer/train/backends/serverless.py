@@ -28,6 +28,7 @@ from pydantic import SecretStr
 
 from data_bridge.errors import BackendError, ConfigurationError
 from trainer.config.training import TraineeSettings
+from trainer.train.backends import remote_job
 from trainer.train.backends.art_interface import base_model_of, import_art, our_names, serverless_arguments
 from trainer.train.backends.prepare import (
     TokenisingScorer,
@@ -36,22 +37,7 @@ from trainer.train.backends.prepare import (
     needs_scoring,
     prepare_deferred,
 )
-from trainer.train.backends.remote_job import (
-    FAULTS,
-    Event,
-    Fate,
-    JobEnd,
-    Pace,
-    Patience,
-    Receipt,
-    ask,
-    deadline_of,
-    explain,
-    fate_of,
-    follow_job,
-    is_refused_key,
-    wait_for_step,
-)
+from trainer.train.backends.remote_job import Event, Fate, JobEnd, Pace, Patience, Receipt
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
 if TYPE_CHECKING:
@@ -106,7 +92,7 @@ class ServerlessBackend:
         name = self._trainee.model.model
         remote = art.ServerlessBackend(api_key=self._key.get_secret_value(), base_url=self._base_url)
         try:
-            registered = await ask(
+            registered = await remote_job.ask(
                 lambda: remote._client.models.create(
                     entity=self._entity,
                     project=self._trainee.project,
@@ -125,7 +111,7 @@ class ServerlessBackend:
                 )
         except BaseException as error:
             await remote.close()
-            if is_refused_key(error.__cause__):
+            if remote_job.is_refused_key(error.__cause__):
                 raise ConfigurationError("WANDB_API_KEY was refused by W&B: set a key that is valid there.") from error
             raise
         self._remote = remote
@@ -149,7 +135,9 @@ class ServerlessBackend:
         self._remote = self._model = None
 
     async def current_step(self) -> int:
-        return await ask(self._newest_step, "the newest checkpoint", patience=self._pace.patience, pace=self._pace)
+        return await remote_job.ask(
+            self._newest_step, "the newest checkpoint", patience=self._pace.patience, pace=self._pace
+        )
 
     async def _newest_step(self) -> int:
         remote, model = self._opened()
@@ -194,15 +182,17 @@ class ServerlessBackend:
             await on_submitted(str(receipt))
             try:
                 job_id = await self._post(prepared)
-            except FAULTS as fault:
-                fate = fate_of(fault)
+            except remote_job.FAULTS as fault:
+                fate = remote_job.fate_of(fault)
                 if fate is Fate.UNKNOWN:
-                    logger.warning("The answer about batch %s was lost: %s", prepared.batch.batch_id, explain(fault))
+                    logger.warning(
+                        "The answer about batch %s was lost: %s", prepared.batch.batch_id, remote_job.explain(fault)
+                    )
                     return receipt
                 await on_submitted(str(receipt.refused()))
                 if fate is Fate.REFUSED:
                     raise BackendError(
-                        f"W&B refused batch {prepared.batch.batch_id} ({explain(fault)}): "
+                        f"W&B refused batch {prepared.batch.batch_id} ({remote_job.explain(fault)}): "
                         "put right what it names, then run again; nothing was trained."
                     ) from fault
                 patience.forgive(fault)
@@ -237,7 +227,7 @@ class ServerlessBackend:
             why = "W&B did not take it."
         else:
             left = self._deadline - (datetime.now(UTC) - receipt.sent)
-            deadline = deadline_of(left)
+            deadline = remote_job.deadline_of(left)
             why = "the answer to its submission was lost, and no checkpoint has come of it within --remote-deadline."
             logger.info(
                 "Waiting up to %.0f minutes for a checkpoint after step %d: the answer to a submission was lost, "
@@ -245,13 +235,13 @@ class ServerlessBackend:
                 max(left.total_seconds(), 0) / 60,
                 receipt.after_step,
             )
-        step = await wait_for_step(self._newest_step, receipt.after_step, deadline=deadline, pace=self._pace)
+        step = await remote_job.wait_for_step(self._newest_step, receipt.after_step, deadline=deadline, pace=self._pace)
         return _Untrained(why, may_be_sent_again=True) if step is None else self._result(receipt, step, JobEnd())
 
     async def _job_outcome(self, receipt: Receipt, job_id: str) -> StepResult | _Untrained:
-        deadline = deadline_of(self._deadline)
+        deadline = remote_job.deadline_of(self._deadline)
         try:
-            end = await follow_job(job_id, self._events_of(job_id), deadline=deadline, pace=self._pace)
+            end = await remote_job.follow_job(job_id, self._events_of(job_id), deadline=deadline, pace=self._pace)
         except BackendError:
             # The job cannot be followed any longer, but it may have got through: the checkpoints know.
             step = await self.current_step()
@@ -269,7 +259,7 @@ class ServerlessBackend:
                 "are all rewards of its groups equal, or its trajectories too long?",
                 may_be_sent_again=True,
             )
-        found = await wait_for_step(
+        found = await remote_job.wait_for_step(
             self._newest_step,
             receipt.after_step,
             deadline=min(deadline, time.monotonic() + self._pace.checkpoint_grace),

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     import pytest
 
 
-def shared_tiny_model(factory: pytest.TempPathFactory) -> Path:
+def shared_tiny_model(factory: pytest.TempPathFactory, *, width: int = 64) -> Path:
     """The tiny model, built once for all workers and all later runs on this machine. Only to be read."""
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-    target = factory.getbasetemp().parent.parent / f"hindsight-tiny-model-{recipe}"
+    target = factory.getbasetemp().parent.parent / f"hindsight-tiny-model-{width}-{recipe}"
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
-            tiny_model_directory(factory.mktemp("tiny")).rename(target)
+            tiny_model_directory(factory.mktemp("tiny"), width=width).rename(target)
     return target
 
 
-def tiny_model_directory(path: Path, *, seed: int = 0) -> Path:
+def tiny_model_directory(path: Path, *, seed: int = 0, width: int = 64) -> Path:
     """Write the tiny model into ``path`` (made if needed) and return it: a value for ``--base-model``.
 
     The same seed gives the same weights, so a restarted process may build it again.
@@ -39,12 +39,12 @@ def tiny_model_directory(path: Path, *, seed: int = 0) -> Path:
     tokenizer_of(gguf_file()).save_pretrained(path)
     config = LlamaConfig(
         vocab_size=49152,
-        hidden_size=64,
-        intermediate_size=128,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,
+        head_dim=width // 4,
         max_position_embeddings=4096,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         bos_token_id=1,

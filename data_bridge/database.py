@@ -4,7 +4,7 @@ What the pool promises to its users: a statement does not take longer than the t
 replaced, and nothing depends on a session, so that a pooler in transaction mode (PgBouncer, Supavisor, Neon)
 works. Such a pooler is recognised by the URL or by its refusal to set a parameter for the session.
 
-Whoever only reads has ``Patience``: when Postgres restarts, the same queries run again once it is back.
+Whoever only reads has a ``Reconnection``: when Postgres restarts, the same queries run again once it is back.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class Fetch(Protocol):
     def __call__(self, query: str, *arguments: Any) -> Awaitable[list[asyncpg.Record]]: ...
 
 
-class Patience:
+class Reconnection:
     """Waits for a database that restarts, longer each time, for whoever only reads and can read again."""
 
     def __init__(self, database: Database, reconnect_for: timedelta) -> None:
@@ -303,7 +303,7 @@ class Patience:
 
 
 LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""What a read on a connection that was lost raises, among other faults: ``Patience`` tells them apart."""
+"""What a read on a connection that was lost raises, among other faults: ``Reconnection`` tells them apart."""
 
 
 def fetch_on(connection: Any) -> Fetch:

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from data_bridge.database import LOST, Database, Fetch, Patience, fetch_on
+from data_bridge.database import LOST, Database, Fetch, Reconnection, fetch_on
 from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of, unreadable
 from data_bridge.models import AgentTrajectory, UnreadableRow, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
@@ -227,13 +227,13 @@ class WindowReader:
 
     async def _patiently(self, read: Callable[[Fetch], Awaitable[T]]) -> T:
         """What ``read`` gives on one connection; on another one if that is lost."""
-        patience = Patience(self._database, self._reconnect_for)
+        reconnection = Reconnection(self._database, self._reconnect_for)
         while True:
             try:
                 async with self._database.pool.acquire() as connection:
                     return await read(fetch_on(connection))
             except LOST as error:
-                await patience.after(error)
+                await reconnection.after(error)
 
     async def _fetch(self, fetch: Fetch, refs: Sequence[WindowRef]) -> _Batch:
         spellings = {raw: ref.window_id for ref in refs for raw in (*spellings_of(ref.window_id), *ref.spellings)}
@@ -382,3 +382,12 @@ def _hours_of(claims: Iterable[int | None]) -> int:
     """The hours of a window from what its rows claim: what most of them say, so that one wrong row changes nothing."""
     sane = [hours for hours in claims if hours is not None and 1 <= hours <= _LONGEST_HOURS]
     return max(set(sane), key=lambda hours: (sane.count(hours), hours), default=1)
+
+
+async def read_pnl(database: Database, trajectory_ids: Sequence[str], max_bytes: int) -> dict[str, float]:
+    """P&L of trajectories in their windows; without those whose row is gone, is too large, or does not tell it."""
+    query = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "trajectoryId" = ANY($2)'
+    rows = await database.pool.fetch(query, max_bytes, trajectory_ids)
+    read = (trajectory_of(row, row["windowId"] or "", None) for row in rows)
+    told = ((one.trajectory_id, one.window_pnl) for one in read if isinstance(one, AgentTrajectory))
+    return {trajectory_id: pnl for trajectory_id, pnl in told if pnl is not None}

@@ -68,23 +68,20 @@ def _figures(facts: RunFacts) -> dict[str, Any]:
 
 
 async def _list(settings: ReportSettings, database: Database) -> int:
-    rows = await database.pool.fetch(
-        "SELECT r.run_id, r.state, r.started_at, count(b.batch_id) FILTER (WHERE b.state = 'trained') AS steps"
-        " FROM hindsight.runs r LEFT JOIN hindsight.batches b USING (run_id)"
-        " WHERE r.model = $1 GROUP BY r.run_id ORDER BY r.started_at DESC, r.run_id DESC",
-        settings.model.model,
-    )
+    from trainer.ledger.read.run_facts import list_runs
+
+    runs = await list_runs(database, settings.model.model)
     if settings.output.json_output:
         listed = [
-            {"run": row["run_id"], "started": f"{row['started_at']:%Y-%m-%dT%H:%M:%SZ}", "state": row["state"]}
-            | {"steps": row["steps"]}
-            for row in rows
+            {"run": run.run_id, "started": f"{run.started_at:%Y-%m-%dT%H:%M:%SZ}", "state": run.state}
+            | {"steps": run.steps}
+            for run in runs
         ]
         print(json.dumps({"runs": listed}))
         return 0
-    for row in rows:
-        print(f"{row['run_id']}  {row['started_at']:%Y-%m-%d %H:%M} UTC  {row['state']}, {row['steps']} steps")
-    if not rows:
+    for run in runs:
+        print(f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M} UTC  {run.state}, {run.steps} steps")
+    if not runs:
         print(f"The model {settings.model.model!r} has no run yet; `python scripts/train_mmo.py` makes one.")
     return 0
 

@@ -86,8 +86,7 @@ async def _heed_certificate(settings: TrainSettings, database: Database, view: V
     from trainer.ledger.certificates import find
 
     identity = identity_of(settings.judge)
-    known = await database.pool.fetchval("SELECT to_regclass('hindsight.certificates') IS NOT NULL")
-    certificate = await find(database, identity) if known else None
+    certificate = await find(database, identity)
     if certificate is not None and certificate.passed:
         view.say(f"The judge {identity.judge} passed its certification of {certificate.created_at:%Y-%m-%d}.")
         return
@@ -104,14 +103,13 @@ async def _heed_certificate(settings: TrainSettings, database: Database, view: V
 
 
 async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
-    from trainer.ledger.runs import Ledger
+    from trainer.ledger.runs import Ledger, has_ledger
     from trainer.run.train import plan_log, summary_of
 
     if simulated:
         _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid or written.")
         return 0
-    migrated = await database.pool.fetchval("SELECT to_regclass('hindsight.runs') IS NOT NULL")
-    plan = await plan_log(settings, database, Ledger(database) if migrated else None)
+    plan = await plan_log(settings, database, Ledger(database) if await has_ledger(database) else None)
     _show(settings, summary_of(plan), "Dry run: nothing was paid or written.")
     return 0
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import asyncpg
 import msgspec
 
 from data_bridge.database import Database
@@ -67,9 +68,12 @@ async def keep(
 
 async def find(database: Database, identity: JudgeIdentity) -> Certificate | None:
     """The latest certificate of exactly this judge, rubric and prompt; None if it was never examined."""
-    row = await database.pool.fetchrow(
-        "SELECT * FROM hindsight.certificates WHERE judge = $1 AND rubric = $2 AND rubric_version = $3"
-        " AND prompt_version = $4 ORDER BY created_at DESC LIMIT 1",
-        *(identity.judge, identity.rubric, identity.rubric_version, identity.prompt_version),
-    )
+    try:
+        row = await database.pool.fetchrow(
+            "SELECT * FROM hindsight.certificates WHERE judge = $1 AND rubric = $2 AND rubric_version = $3"
+            " AND prompt_version = $4 ORDER BY created_at DESC LIMIT 1",
+            *(identity.judge, identity.rubric, identity.rubric_version, identity.prompt_version),
+        )
+    except asyncpg.UndefinedTableError:  # a dry run makes no table
+        return None
     return None if row is None else msgspec.convert({**row, "lines": msgspec.json.decode(row["lines"])}, Certificate)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from data_bridge.database import Database
 from data_bridge.quality import Exclusion, Reason
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
 from trainer.ledger.states import DECIDED_REASONS, FINAL_REASONS, BatchState, RunState, WindowState, move, move_windows
@@ -53,6 +54,11 @@ class StoredRun:
     dropout_rate: float
     loop: LoopState | None
     """None for a run on the game's own log."""
+
+
+async def has_ledger(database: Database) -> bool:
+    """Whether there are tables of ours: a dry run makes none."""
+    return bool(await database.pool.fetchval("SELECT to_regclass('hindsight.runs') IS NOT NULL"))
 
 
 class Ledger(BatchLedger):

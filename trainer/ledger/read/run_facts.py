@@ -19,7 +19,7 @@ from trainer.ledger.batches import decode_groups
 from trainer.ledger.certificates import find as find_certificate
 from trainer.ledger.read.judging import judging_of
 from trainer.ledger.read.trained_pnl import scored_pnl
-from trainer.ledger.read.types import DayFacts, RunFacts, StepFacts
+from trainer.ledger.read.types import DayFacts, ListedRun, RunFacts, StepFacts
 from trainer.ledger.read.windows import windows_of
 from trainer.ledger.releases import promotion_of
 
@@ -61,6 +61,17 @@ async def newest_run(database: Database, model: str) -> str:
     if run_id is None:
         raise NotEnoughData(f"The model {model!r} has no run yet; `python scripts/train_mmo.py` makes one.")
     return str(run_id)
+
+
+async def list_runs(database: Database, model: str) -> list[ListedRun]:
+    """The model's runs, the latest first."""
+    rows = await database.pool.fetch(
+        "SELECT r.run_id, r.state, r.started_at, count(b.batch_id) FILTER (WHERE b.state = 'trained') AS steps"
+        " FROM hindsight.runs r LEFT JOIN hindsight.batches b USING (run_id)"
+        " WHERE r.model = $1 GROUP BY r.run_id ORDER BY r.started_at DESC, r.run_id DESC",
+        model,
+    )
+    return [ListedRun(**row) for row in rows]
 
 
 async def gather(database: Database, run_id: str) -> RunFacts:

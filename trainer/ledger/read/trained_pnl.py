@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import asyncpg
 
 from data_bridge.database import Database
-from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of
-from data_bridge.models import AgentTrajectory
+from data_bridge.reader import read_pnl
 from trainer.ledger.read.types import ScoredPnl
 
 logger = logging.getLogger(__name__)
@@ -31,16 +30,9 @@ async def scored_pnl(database: Database, scores: Mapping[str, float]) -> tuple[S
     The ledger outlives the game's rows, and its reader may have no right to them: then there is nothing to show.
     """
     chosen = sample(scores)
-    query = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "trajectoryId" = ANY($2)'
     try:
-        rows = await database.pool.fetch(query, _LARGEST, chosen)
+        found = await read_pnl(database, chosen, max_bytes=_LARGEST)
     except _NOT_READABLE as error:
         logger.info("the report goes without the P&L of what was trained: %s", error)
         return ()
-    read = (trajectory_of(row, row["windowId"] or "", None) for row in rows)
-    found = {
-        one.trajectory_id: one.window_pnl
-        for one in read
-        if isinstance(one, AgentTrajectory) and one.window_pnl is not None
-    }
     return tuple(ScoredPnl(one, scores[one], found[one]) for one in chosen if one in found)

@@ -14,6 +14,16 @@ from trainer.types import JudgeIdentity
 
 
 @dataclass(frozen=True, slots=True)
+class ListedRun:
+    """A run as ``report.py --list`` shows it."""
+
+    run_id: str
+    state: str
+    started_at: datetime
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepFacts:
     """One gradient step."""
 

@@ -99,7 +99,7 @@ class Ledger(BatchLedger):
             await add_plan(connection, run_id, plan)
         folder.exclusions(plan.excluded)
 
-    async def take_up(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
+    async def resume_run(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
         """Go on with an unfinished run as ``settings`` say now, with the windows that came since."""
         async with self._pool.acquire() as connection, connection.transaction():
             await move(

@@ -305,7 +305,7 @@ async def test_the_command_lists_runs_and_opens_the_page(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["nope"], 3, "There is no run 'nope'; `python scripts/report.py --list` names them."),
+        (["nope"], 3, "There is no run 'nope'; `python scripts/report.py --list` lists the runs."),
         (["--model", "other"], 3, "The model 'other' has no run yet"),
         ([RUN, "--output", "/proc/report.html"], 2, "`report.py --output FILE` writes it elsewhere."),
     ],

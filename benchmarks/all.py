@@ -1,8 +1,8 @@
-"""Runs every benchmark, one after the other so that none disturbs another.
+"""Runs every benchmark, one at a time so that they do not disturb each other.
 
     python benchmarks/all.py [--quick]
 
-Figures are ratios within one run: this tells how near the limit we are, not how fast the machine is.
+Figures are ratios within one run: they show how close to the limit we are, not how fast the machine is.
 """
 
 from __future__ import annotations

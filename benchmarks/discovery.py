@@ -4,9 +4,9 @@
 
 Prints how our discovery compares with the plain ``GROUP BY … HAVING COUNT(DISTINCT …)`` over ``createdAt`` in the
 same run (limit: one fifth of its time): with the game's usual ids, and with one row in five without an id and one in
-ten in another spelling, where the plain query has to make out the hour itself to find the same windows.
+ten in another spelling, where the plain query has to derive the hour itself to find the same windows.
 
-The third table is the hardest for us that we know of, and is shown without counting: with 100 agents Postgres 18 (not
+The third table is the hardest known case for us, and has no limit: with 100 agents Postgres 18 (not
 those before it) no longer scans the table for the plain query but skips through ("scenarioId", "createdAt"), which
 takes 20 ms instead of 200. Ours takes 4 to 5 ms whatever the size of the game; measured ratios are 0.18 to 0.24.
 """
@@ -74,7 +74,7 @@ async def fill(database: Database, rows: int, agents: int, *, mixed: bool) -> No
 
 
 async def milliseconds(works: dict[str, Callable[[], Awaitable[int]]]) -> dict[str, float]:
-    """The best time of each work over some rounds in which they take turns."""
+    """The best time of each task over several alternating rounds."""
     best = dict.fromkeys(works, float("inf"))
     for _ in range(ROUNDS):
         for name, work in works.items():
@@ -120,7 +120,7 @@ async def compare(database: Database, *, mixed: bool) -> float:
     async def ours() -> int:
         return len(await reader.discover())
 
-    # A row is created after its window began: the plain query also finds the window before the first.
+    # A row is created after its window starts: the plain query also finds the window before the first.
     assert await plain() - await ours() in (0, 1), "the two do not find the same windows"
     by_group, by_skipping = (await milliseconds({"plain": plain, "ours": ours})).values()
     print(f"  GROUP BY over createdAt {by_group:7.1f} ms, discovery {by_skipping:7.1f} ms")

@@ -1,4 +1,4 @@
-"""How much the engine gains from answering together: 32 agents of four decisions at once, against one by one.
+"""How much the engine gains from batching: 32 agents with four decisions concurrently, against one by one.
 
 python benchmarks/inference.py [--quick]
 """

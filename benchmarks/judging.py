@@ -1,8 +1,8 @@
-"""How near the judge comes to the endpoint's own limit: many groups, many calls in flight, a slow endpoint.
+"""How close the judge comes to the endpoint's own limit: many groups, many calls in flight, a slow endpoint.
 
-The bound is what the endpoint's latency alone allows: groups / calls in flight * seconds an answer * orders. The
-endpoint runs in a process of its own and answers honestly; verdicts go to a real Postgres, as in a run. One after
-the other is extrapolated from a measured sample.
+The bound is what the endpoint's latency alone allows: groups / calls in flight * seconds per answer * orders. The
+endpoint runs in its own process and answers honestly; verdicts go to a real Postgres, as in a run. The sequential time
+is extrapolated from a measured sample.
 
     python benchmarks/judging.py [--quick]
 """
@@ -88,7 +88,7 @@ def endpoint() -> Iterator[str]:
 
 
 async def measure(base_url: str, database: Database, numbers: range, in_flight: int) -> tuple[float, float]:
-    """Wall and CPU seconds that judging the numbered groups takes, all of them for the first time."""
+    """Wall and CPU seconds to judge the numbered groups, all of them for the first time."""
     settings = JudgeSettings(
         judge_model="judge",
         judge_base_url=base_url,
@@ -97,7 +97,7 @@ async def measure(base_url: str, database: Database, numbers: range, in_flight: 
         judge_timeout=timedelta(seconds=30),
     )
 
-    made = [make_group(number) for number in numbers]  # inventing them is not the judge's work
+    made = [make_group(number) for number in numbers]  # creating them is not the judge's work
 
     async def groups() -> AsyncIterator[Group]:
         for group in made:
@@ -123,7 +123,7 @@ async def run(groups: int, sample: int, rounds: int) -> int:
             slow, _ = await measure(base_url, database, range(rounds * groups, rounds * groups + sample), 1)
     wall, cpu = sorted(measured)[rounds // 2]
     sequential = slow / sample * groups
-    print(f"{groups} groups of 8, {ORDERS} orders, {IN_FLIGHT} calls in flight, {SECONDS_AN_ANSWER} s an answer")
+    print(f"{groups} groups of 8, {ORDERS} orders, {IN_FLIGHT} calls in flight, {SECONDS_AN_ANSWER} s per answer")
     over = ", ".join(f"{each / bound - 1:+.1%}" for each, _ in measured)
     print(f"  wall {wall:.2f} s; bound {bound:.2f} s; {wall / bound - 1:+.1%} over the bound (goal: within 10 %)")
     if rounds > 1:
@@ -132,7 +132,7 @@ async def run(groups: int, sample: int, rounds: int) -> int:
         f"  {sequential / wall:.1f} times as fast as one call after the other (goal: 30): "
         f"{sequential:.0f} s, extrapolated from {sample} groups in {slow:.1f} s"
     )
-    print(f"  own CPU {cpu / groups * 1000:.1f} ms a group ({cpu / wall:.0%} of one core)")
+    print(f"  own CPU {cpu / groups * 1000:.1f} ms per group ({cpu / wall:.0%} of one core)")
     return 0 if wall <= 1.1 * bound and sequential >= 30 * wall else 1
 
 

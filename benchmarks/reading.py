@@ -2,9 +2,9 @@
 
     python benchmarks/reading.py [--quick]
 
-Prints ratios of one run and how near each is to its limit: at most 2 times the raw fetch, at least 4 times as fast
+Prints ratios of one run and how close each is to its limit: at most 2 times the raw fetch, at least 4 times as fast
 as the straightforward reader, and under 200 MB, flat, over 20,000 trajectories. The database is a real Postgres,
-started for the run and thrown away. Times are the best of some rounds in which the three take turns.
+started for the run and thrown away. Times are the best of several rounds in which the three alternate.
 
 Our reader decodes while Postgres prepares what comes next; the two others wait for it. With a core for each, typed
 windows were measured at 1.3 to 1.9 times the raw fetch and 3.9 to 4.3 times as fast as the straightforward reader;
@@ -40,7 +40,7 @@ from tests.builders import insert_agents, insert_outcomes, insert_rows, recorder
 
 NOW = datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
 AGENTS, STEPS, PROMPT = 8, 10, 2000
-WINDOWS_A_QUERY = 12  # as many as our reader asks for at once of this size
+WINDOWS_A_QUERY = 12  # as many as our reader fetches together at this size
 
 _WORDS = ("price", "order", "ACME", "rises", "market", "news", "sell", "the", "of", "quarter", "12.5", "agent")
 
@@ -103,7 +103,7 @@ RAW_COLUMNS = """
 
 
 async def raw_fetch(database: Database, ids: list[str]) -> int:
-    """What any reader has to do at least: the same columns with several windows a query, nothing decoded."""
+    """The minimum that any reader has to do: the same columns with several windows per query, nothing decoded."""
     rows = 0
     query = f'SELECT {RAW_COLUMNS} FROM trajectories WHERE "windowId" = ANY($1)'
     for start in range(0, len(ids), WINDOWS_A_QUERY):
@@ -112,7 +112,7 @@ async def raw_fetch(database: Database, ids: list[str]) -> int:
 
 
 async def straightforward(database: Database) -> int:
-    """The reader one would write first: GROUP BY, a query a window, ``json.loads``, pydantic models of each step."""
+    """The reader one would write first: GROUP BY, one query per window, ``json.loads``, pydantic models per step."""
     found = await database.pool.fetch(
         'SELECT "windowId" FROM trajectories WHERE "isTrainingData" AND NOT "usedInTraining" '
         'GROUP BY "windowId" HAVING COUNT(DISTINCT "agentId") >= 3 ORDER BY "windowId"'
@@ -200,9 +200,9 @@ async def ours(database: Database, rules: Rules) -> int:
 async def best_times(
     works: dict[str, Callable[[], Awaitable[int]]], expected: int, rounds: int
 ) -> dict[str, tuple[float, float]]:
-    """Seconds by the clock and of this process' CPU time: the best of some rounds, the works taking turns.
+    """Wall seconds and CPU seconds of this process: the best of several alternating rounds.
 
-    On a machine that is busy with something else, the second is the fairer one.
+    On a busy machine, the second is the fairer one.
     """
     best = {name: (float("inf"), float("inf")) for name in works}
     for _ in range(rounds):
@@ -240,7 +240,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 def memory(url: str, repeats: int) -> tuple[int, list[int]]:
-    """Rows streamed by a process of its own, and its peak memory in MB after every 400."""
+    """Rows streamed by a separate process, and its peak memory in MB after every 400."""
     root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-c", _MEMORY, url, NOW.isoformat(), str(repeats)]
     output = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split()

@@ -1,8 +1,8 @@
 """How fast agents can record, and what an outage of Postgres costs them.
 
-One run prints: trajectories a second as the agents see them (on disk) and as the database sees them, with and
-without the log of single calls; the ratio to inserting the same rows directly, one statement a row; and the longest
-that an agent waited while Postgres was stopped for ten seconds (``--quick``: two).
+One run prints: trajectories per second as the agents see them (on disk) and as the database sees them, with and
+without the log of single calls; the ratio to inserting the same rows directly, one statement per row; and the maximum
+time that an agent waited while Postgres was stopped for ten seconds (``--quick``: two).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def count(database: Database) -> int:
 
 
 async def throughput(database: Database, folder: Path, number: int, *, log_calls: bool) -> tuple[float, float]:
-    """Trajectories a second: until they are on disk, and until they are in the database."""
+    """Trajectories per second: until they are on disk, and until they are in the database."""
     before = await count(database)
     async with Recorder(database, folder, log_calls=log_calls) as recorder:
 
@@ -91,7 +91,7 @@ async def one_by_one(database: Database, folder: Path, number: int) -> float:
 
 
 async def outage(server: EmbeddedServer, database: Database, folder: Path, seconds: float) -> tuple[int, float]:
-    """A hundred agents, a thousand trajectories, Postgres away in the middle: what arrived, the longest wait."""
+    """A hundred agents, a thousand trajectories, a Postgres outage in the middle: arrivals, the maximum wait."""
     before, waits = await count(database), list[float]()
     async with Recorder(database, folder, patience=timedelta(minutes=2)) as recorder:
 
@@ -122,16 +122,16 @@ async def main(quick: bool) -> int:
             disk, with_calls = await throughput(database, folder / "a", number, log_calls=True)
             _, without_calls = await throughput(database, folder / "b", number, log_calls=False)
             direct = await one_by_one(database, folder / "c", number // 4)
-            arrived, longest = await outage(server, database, folder / "d", seconds)
+            arrived, max_wait = await outage(server, database, folder / "d", seconds)
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
     print(f"recorded by {AGENTS} agents:   {disk:8,.0f} trajectories/s on disk")
     print(f"  in the database:       {with_calls:8,.0f}/s  {with_calls / NEEDED_PER_SECOND:.1f}x of the needed 300")
     print(f"  without llm_call_logs: {without_calls:8,.0f}/s  {without_calls / NEEDED_PER_SECOND:.1f}x")
-    print(f"  one insert a row:      {direct:8,.0f}/s  batches are {with_calls / direct:.1f}x as fast")
+    print(f"  one insert per row:    {direct:8,.0f}/s  batches are {with_calls / direct:.1f}x as fast")
     print(
-        f"Postgres away for {seconds:.0f} s: {arrived} of 1000 arrived; an agent waited {1000 * longest:.0f} ms at most"
+        f"Postgres down for {seconds:.0f} s: {arrived} of 1000 arrived; an agent waited at most {1000 * max_wait:.0f} ms"
     )
     return 0 if arrived == 1000 and with_calls >= NEEDED_PER_SECOND else 1
 

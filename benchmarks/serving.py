@@ -1,8 +1,8 @@
-"""How much batching gains: tokens/s of 32 clients at once against one after the other, through the real HTTP server.
+"""How much batching gains: tokens/s of 32 concurrent clients against one at a time, through the real HTTP server.
 
     python benchmarks/serving.py [--quick]
 
-The limit is what the machine could do if a batch cost no more than a single row; the ratio says how near we are.
+The limit is what the machine could do if a batch cost no more than a single row; the ratio shows how close we are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADLINES = ("wins a record order", "cuts its outlook", "raises its dividend", "
 
 
 async def measure(home: Path, clients: int, tokens: int, *, at_once: bool) -> float:
-    """Completion tokens a second."""
+    """Completion tokens per second."""
     import uvicorn
 
     from trainer.inference.base_model import EMBEDDED, model_directory
@@ -72,7 +72,7 @@ def main() -> None:
     many = asyncio.run(measure(options.home, clients, tokens, at_once=True))
     print(f"one after the other: {one:6.1f} tokens/s")
     print(f"{clients} at once:          {many:6.1f} tokens/s")
-    print(f"ratio: {many / one:.2f} (wanted: at least 3.00 with 32 clients)")
+    print(f"ratio: {many / one:.2f} (goal: at least 3.00 with 32 clients)")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 All three train the same groups (prompt 200 tokens, reply 25, groups of 8) with the same LoRA on one thread.
 Times are CPU time, the best of several rounds; the share of the matmul rate is the median over rounds, each
-against the rate measured just before and after it, so that a busy machine disturbs both alike.
+against the rate measured just before and after it, so that a busy machine affects both equally.
 
-    python benchmarks/training.py            # with TRL, in an environment of its own (installed on the first run)
+    python benchmarks/training.py            # with TRL, in its own environment (installed on the first run)
     python benchmarks/training.py --quick    # two rounds, no TRL
 """
 
@@ -59,7 +59,7 @@ def main() -> None:
 
     share = median(shares)
     print(f"groups of {GROUP}, prompt {PROMPT}, reply {REPLY} tokens; one thread, fp32, LoRA rank 16")
-    print(f"packed step      {GROUP / best_ours:7.2f} trajectories/s  ({best_ours:.2f} s a group)")
+    print(f"packed step      {GROUP / best_ours:7.2f} trajectories/s  ({best_ours:.2f} s per group)")
     print(
         f"plain padded     {GROUP / best_plain:7.2f} trajectories/s  ours is {best_plain / best_ours:.1f}x  (goal 2.5)"
     )
@@ -138,7 +138,7 @@ def packed_group(group: dict[str, Any]) -> Any:
 
 
 def needed_flops(policy: Any) -> float:
-    """Multiply-adds (times two) that the packed group cannot do without: no padding, no masked pairs, no recomputing.
+    """The minimum of multiply-adds (times two) for the packed group: no padding, no masked pairs, no recomputing.
 
     Forward, and backward to the activations (the base weights are frozen), for the layers, the visible pairs of
     attention and the output layer on reply tokens; the adapter's factors get gradients of their own.
@@ -200,7 +200,7 @@ def plain_seconds(base: Path, groups: list[dict[str, Any]], rounds: int) -> floa
 
 
 def measured(what: str, base: Path, groups: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
-    """``what`` in a process of its own, so that memory and caches are its own too."""
+    """``what`` in a separate process, with its own memory and caches."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "groups.json"
         file.write_text(json.dumps(groups))
@@ -223,7 +223,7 @@ def report_trl(environment: Path, base: Path, groups: list[dict[str, Any]], roun
             command = [str(python), str(Path(__file__).with_name("trl_step.py")), str(base.resolve()), str(file)]
             done = subprocess.run([*command, str(rounds)], check=True, capture_output=True, text=True, cwd=directory)
     except (subprocess.CalledProcessError, OSError) as error:
-        print(f"TRL              could not be had: {(getattr(error, 'stderr', '') or str(error)).strip()[-300:]}")
+        print(f"TRL              not available: {(getattr(error, 'stderr', '') or str(error)).strip()[-300:]}")
         return
     result = json.loads(done.stdout.splitlines()[-1])
     seconds = result["seconds"]

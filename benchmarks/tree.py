@@ -1,21 +1,21 @@
 """How large the tree is, and how far one row travels through it: what a reader pays to follow the code.
 
-    python benchmarks/tree.py [--list] [--json] [--check]    # --lines-only (or --quick) leaves the way out
+    python benchmarks/tree.py [--list] [--json] [--check]    # --lines-only (or --quick) skips the path
 
 Lines are those of the production code, without blank lines, comments and docstrings.
 
-The way is measured, not listed by hand: one trajectory is planted in a real Postgres and watched while `train_mmo.py`
+The path is measured, not listed by hand: one trajectory is planted in a real Postgres and watched while `train_mmo.py`
 (CPU backend, LLM judge at a fake endpoint, a tiny model, a gate that lets everything through) reads, judges and trains
-it and promotes the checkpoint, and while `serve.py` offers that. A function is on the way if
+it and promotes the checkpoint, and while `serve.py` offers that. A function is on the path if
 
 - another file of `trainer/` or `data_bridge/` calls it, or it is the entry of a task or thread. Private and nested
   functions, constructors, properties and comprehensions are not counted: nobody outside their file names them, or they
-  are no hop for the reader; nor is a record's method that only tells of itself;
+  are no hop for the reader; nor is a record's method that only describes itself;
 - an argument (but its own object), or what it returns or yields, carries the row: it holds, to a small depth, the
   trajectory's id, the marker planted in its prompt or the marker's token ids; from the step on that trains it, its
-  checkpoint's name or location, or is its folder. A bare string does not count: what cuts or counts text is no station.
+  checkpoint's name or location, or is its folder. A bare string does not count: text helpers are no hop.
 
-What comes after the promotion (report, tables) is not on the way to the agents. Crossings are changes of folder from
+What comes after the promotion (report, tables) is not on the path to the agents. Crossings are changes of folder from
 one function to the next, in the order in which their first calls with the row began.
 """
 
@@ -54,10 +54,10 @@ PRODUCTION = ("trainer", "data_bridge", "scripts")
 LIMITS = {"functions": 45, "files": 30, "crossings": 16}
 _OURS = tuple(f"{ROOT / package}{os.sep}" for package in PRODUCTION[:2])
 _WALKED = {"trainer", "data_bridge", "art", "openai"}
-"""Packages whose objects are looked into: a walk through those of a driver or an event loop would end anywhere."""
+"""Packages whose objects are looked into: a walk through objects of a driver or an event loop would not end."""
 _MARKER = "quagmire xylophone walrus"
 _CHECKPOINT = re.compile(r"(/\S*)?hindsight\W{1,2}step\W?0*1(/\S*)?")
-_TRIES, _DEPTH, _CHECKPOINT_DEPTH, _MOST_VISITED = 200, 4, 2, 4000
+_TRIES, _DEPTH, _CHECKPOINT_DEPTH, _MAX_VISITED = 200, 4, 2, 4000
 _NO_CODE = ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENCODING", "ENDMARKER")
 _FLAGS = (
     *("--backend", "cpu", "--simulate", "off", "--judge", "llm", "--judge-model", "judge", "--lora-rank", "2"),
@@ -86,7 +86,7 @@ def lines_by_package() -> dict[str, int]:
 
 
 class Way:
-    """A profile function that notes each function on the row's way, until ``is_over``."""
+    """A profile function that records each function on the row's path, until ``is_over``."""
 
     def __init__(self, row: str, tokens: list[int], is_over: Callable[[], bool] = lambda: False) -> None:
         self._row, self._tokens, self._is_over = row, tokens, is_over
@@ -101,7 +101,7 @@ class Way:
 
     @property
     def functions(self) -> list[str]:
-        """Those that the row passes through, in order; not the dead ends, which only write it down or look at it."""
+        """Those that the row passes through, in order; not the dead ends, which only store it or look at it."""
         way = sorted(self._found, key=self._found.__getitem__)
         while True:
             calling = {caller for name in way for caller in self._called_from[name]}
@@ -140,14 +140,14 @@ class Way:
                     self._gives_on.add(name)
 
     def _comes_out(self, frame: FrameType, result: Any) -> bool:
-        """Not of a record that tells of itself: that is like a property."""
+        """Not a record's method that describes the record: that is like a property."""
         return self._carries(result) and not self._carries(frame.f_locals.get("self"))
 
     def _carries(self, value: Any) -> bool:
         if isinstance(value, str | bytes):
             return False
         waiting, seen = deque([(value, 0)]), set[int]()
-        while waiting and len(seen) < _MOST_VISITED:
+        while waiting and len(seen) < _MAX_VISITED:
             part, depth = waiting.popleft()
             if id(part) in seen:
                 continue
@@ -229,7 +229,7 @@ def _hop(frame: FrameType) -> str:
 
 
 def measure_way(folder: Path) -> list[str]:
-    """``folder/file.py:function`` for each on the way, in order. What the commands print goes to ``output.txt``."""
+    """``folder/file.py:function`` for each on the path, in order. What the commands print goes to ``output.txt``."""
     from transformers import AutoTokenizer
 
     from tests import conftest
@@ -327,9 +327,9 @@ def totals(way: Sequence[str]) -> dict[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="name every function on the way")
+    parser.add_argument("--list", action="store_true", help="name every function on the path")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the list")
-    parser.add_argument("--check", action="store_true", help="exit 1 if the way is longer than the limits")
+    parser.add_argument("--check", action="store_true", help="exit 1 if the path is longer than the limits")
     parser.add_argument("--lines-only", "--quick", action="store_true", help="only count lines")
     for name, limit in LIMITS.items():
         parser.add_argument(f"--max-{name}", type=int, default=limit, help=f"default {limit}")
@@ -350,7 +350,7 @@ def main() -> int:
         if options.list:
             print("\n".join(f"{place:4} {name}" for place, name in enumerate(way, 1)))
         if way:
-            print("one row's way: " + ", ".join(f"{count} {name}" for name, count in numbers.items()))
+            print("one row's path: " + ", ".join(f"{count} {name}" for name, count in numbers.items()))
     beyond = [name for name in LIMITS if options.check and numbers[name] > getattr(options, f"max_{name}")]
     if beyond:
         print(f"longer than allowed: {', '.join(beyond)}", file=sys.stderr)

@@ -1,9 +1,9 @@
 """How fast the simulated market plays into Postgres, and how fast the embedded model plays it.
 
-    python benchmarks/world.py              # scripted agents: at least 300 trajectories a second
+    python benchmarks/world.py              # scripted agents: at least 300 trajectories per second
     python benchmarks/world.py --embedded   # 12 windows x 8 agents of the embedded model: under two minutes
 
-A Postgres of its own is started for the run, with its ordinary, durable settings, and removed afterwards.
+A separate Postgres is started for the run, with its usual durable settings, and removed afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.world.player import Player
 
 START = "2026-03-02T00:00"
 WANTED_PER_SECOND = 300
-MOST_SECONDS = 120
+MAX_SECONDS = 120
 
 
 async def in_memory(market: Market, cast: tuple[Agent, ...], windows: tuple[str, ...]) -> float:
@@ -37,7 +37,7 @@ async def in_memory(market: Market, cast: tuple[Agent, ...], windows: tuple[str,
 
 
 async def scripted(database: Database, spool: Path, quick: bool) -> bool:
-    print(f"{'scripted':34s} {'in memory':>12s} {'into Postgres':>14s} {'of the 300 wanted':>18s}")
+    print(f"{'scripted':34s} {'in memory':>12s} {'into Postgres':>14s} {'of the goal of 300':>18s}")
     enough = True
     for agents, decisions, windows in ((8, 1, 168), (8, 5, 120), (100, 3, 20)):
         windows = windows // 4 if quick else windows
@@ -76,7 +76,7 @@ async def embedded(database: Database, spool: Path, home: Path, quick: bool) -> 
         WHERE call ->> 'model' = 'hindsight@step0'
           AND jsonb_array_length(call -> 'completionTokenIds') = jsonb_array_length(call -> 'completionLogprobs')"""
     with_tokens = await database.pool.fetchval(count)
-    limit = MOST_SECONDS * len(windows) / 12
+    limit = MAX_SECONDS * len(windows) / 12
     print(
         f"embedded: {tally.trajectories} trajectories in {seconds:.1f} s ({seconds / limit:.0%} of the limit), loading "
         f"the model included; valid actions {tally.valid_share:.0%}; {with_tokens} calls with tokens and logprobs"

@@ -169,7 +169,7 @@ def run_facts(*, gain: float = 0.3, ruling: str | None = "promote", **changes: A
         groups_judged=112,
         evaluation=evaluation(gain) if ruling is not None else None,
         ruling=ruling,
-        ruling_reasons=("gain +0.300 (95 % interval +0.250 to +0.350, 18 windows) lies above the wanted +0.000",),
+        ruling_reasons=("gain +0.300 (95% interval +0.250 to +0.350, 18 windows) is above the required +0.000",),
         promotion=None,
         steps=tuple(map(step_facts, range(1, 8))),
         failed_batches=(),

@@ -162,7 +162,7 @@ async def _ship(database: Database, home: Path, words: str) -> Evaluation:
         worst=example(-0.4, f"SELL {words}", words),
     )
     await save(database, measured)
-    decision = GateDecision(Ruling.PROMOTE, (f"gain +0.300 lies above the wanted +0.000, {words}",))
+    decision = GateDecision(Ruling.PROMOTE, (f"gain +0.300 is above the required +0.000, {words}",))
     await keep_ruling(database, measured, decision)
     await publish(
         database,

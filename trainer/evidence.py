@@ -1,4 +1,4 @@
-"""What an evaluation found, as it is kept in the ledger and shown in the report.
+"""What an evaluation found, as stored in the ledger and shown in the report.
 
 Plain frozen types with a JSON form of their own; nothing here computes. ``evaluate`` fills them, ``gate`` reads
 them, and a report written a year later decodes them again.
@@ -26,22 +26,22 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyFigures:
-    """How one policy did over all held-out windows. Intervals are over windows; None: could not be measured."""
+    """How one policy did over all held-out windows. Intervals are over windows; None means not measured."""
 
     role: Role
     name: str
     score: Interval
     pnl: Interval | None
-    """Realised P&L of a decision in the game's money, where what happened can be rebuilt."""
+    """Realised P&L per decision in the game's money, where the market can be replayed."""
     valid_rate: Interval | None
     error_rate: Interval
-    """Replies that were empty, cut off, not an action, or failed for another reason than the safety guard."""
+    """Replies that were empty, cut off, not an action, or failed for a reason other than the safety guard."""
     blocked_rate: Interval | None
-    """Replies that the safety guard stopped, where what happened can be rebuilt."""
+    """Replies that the safety guard stopped, where the market can be replayed."""
     reply_length: Interval
     """Characters."""
     kl_from_base: float | None = None
-    """Mean per token of its own replies here; only of the candidate, and only where it runs on this machine."""
+    """Mean per token of its own replies here; only for the candidate, and only if it runs on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class Comparison:
     name: str
     score_difference: Interval
     win_rate: Interval
-    """Of the candidate's replies over the other's at the same point; a tie counts one half."""
+    """How often the candidate's replies beat the other's at the same point; a tie counts one half."""
     pnl_difference: Interval | None
     error_difference: Interval
     length_ratio: float
     windows_needed: int | None
-    """Windows that would tell the score difference from the wanted gain; None if it is too small to tell, ever."""
+    """Windows needed to separate the score difference from the required gain; None if no number would be enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ExampleReply:
 
 @dataclass(frozen=True, slots=True)
 class ExampleDecision:
-    """One decision point with what each policy answered and what the judge said of it."""
+    """One decision point with each policy's reply and what the judge said about it."""
 
     window_id: str
     trajectory_id: str
@@ -89,7 +89,7 @@ class WindowFigures:
     window_id: str
     scores: dict[Role, float]
     pnl: dict[Role, float]
-    """Empty where what happened cannot be rebuilt."""
+    """Empty where the market cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Evaluation:
 
     evaluation_id: str
     run_id: str | None
-    """None for a comparison that was asked for by hand."""
+    """None for a comparison started by hand."""
     model: str
     candidate: Release
     incumbent: Release | None
@@ -128,7 +128,7 @@ class Evaluation:
 
     @property
     def compared_with(self) -> tuple[str, int]:
-        """Model and step of the incumbent; step 0 of the candidate's own model where that is the base model."""
+        """Model and step of the incumbent; step 0 of the candidate's own model if that is the base model."""
         return (self.model, 0) if self.incumbent is None else (self.incumbent.model, self.incumbent.step)
 
     @property
@@ -150,7 +150,7 @@ def from_json(text: str | bytes) -> Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over windows with its two-sided 95 % interval. With too few windows the ends are None: unknown."""
+    """A mean over windows with its two-sided 95% interval. With too few windows the ends are None: unknown."""
 
     mean: float
     low: float | None

@@ -1,13 +1,13 @@
-"""The whole way of the data, stage by stage. This file names the stages; a stage never names another.
+"""The data's whole path, stage by stage. This file names the stages; a stage never names another.
 
 ::
 
     read ── check ── plan ──▶ judge ──▶ train ──▶ evaluate ──▶ promote
 
-``Pipeline.run`` is one pass over planned windows: every arrow up to train is a bounded queue, groups are judged many
-at a time but leave in the order of the plan, so that a run can be repeated, and a fault before training lets the step
-in hand be finished and recorded before the run ends with it. ``evaluate`` and ``consider`` take the checkpoint on from
-there: compared on held-out windows, ruled on by the gate, published or not.
+``Pipeline.run`` is one pass over planned windows: every arrow up to train is a bounded queue. Groups are
+judged concurrently but leave in the order of the plan, so that a run is repeatable. After a fault before training, the
+current step is finished and recorded before the run ends with that fault. ``evaluate`` and ``consider`` then compare
+the checkpoint on held-out windows, ask the gate, and publish it or not.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ T = TypeVar("T")
 
 
 class _End:
-    """The stage before has no more items."""
+    """The previous stage has no more items."""
 
 
 class _Flow(Generic[T]):
-    """From one stage to the next: a bounded queue of one type that ends, well or with the fault of the stage before."""
+    """A bounded, typed queue between two stages; it ends normally or with the previous stage's fault."""
 
     def __init__(self, size: int) -> None:
         self._items: asyncio.Queue[T | _End | HindsightError] = asyncio.Queue(size)
 
     async def feed(self, stage: Callable[[], Awaitable[None]]) -> None:
-        """Run the stage that puts items here; how it ends is the last item.
+        """Run the stage that puts items here; the last item says how it ended.
 
-        The stage is called here and not by the caller: one that is cancelled before its turn was never begun.
+        The stage is called here, not by the caller, so that a stage cancelled before its turn was never started.
         """
         try:
             await stage()
@@ -92,7 +92,7 @@ class _Flow(Generic[T]):
         await self._items.put(item)
 
     async def take(self) -> T | None:
-        """The next item; None at the end. Raises what ended the stage before."""
+        """The next item; None at the end. Raises the fault that ended the previous stage."""
         item = await self._items.get()
         if isinstance(item, HindsightError):
             raise item
@@ -133,7 +133,7 @@ class Pipeline:
     stop: asyncio.Event
 
     async def run(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
-        """Train on ``windows``, whose rows are found by ``refs``. Interrupted if asked to stop before the end."""
+        """Train on ``windows``, whose rows ``refs`` locates. Interrupted if a stop is requested before the end."""
         groups = _Flow[WindowGroups](_WINDOWS_AHEAD)
         awaited = _Flow[AwaitedVerdict](self.judge_concurrency)
         batches = _Flow[tuple[JudgedGroup, ...]](_BATCHES_AHEAD)
@@ -153,14 +153,14 @@ class Pipeline:
         except BaseExceptionGroup as faults:
             raise _first_fault(faults) from faults
         if self.stop.is_set():
-            raise Interrupted("Stopped after the step in hand; the same command takes the run up again.")
+            raise Interrupted("Stopped after the current step; the same command resumes the run.")
 
     async def _read(
         self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef], groups: _Flow[WindowGroups]
     ) -> None:
         """Read and check each window, and put its rows into the groups that were planned."""
         planned = {window.window_id: window for window in windows}
-        # What remains of a window after a crash may be fewer agents than a new window would need.
+        # After a crash, a window may have fewer agents left than a new window would need.
         rules = replace(self.reader.rules, min_agents=MIN_GROUP)
         async with aclosing(self.reader.stream(refs)) as stream:
             async for window in stream:
@@ -200,7 +200,7 @@ class Pipeline:
         self.verdicts.check_failures()
 
     async def _train(self, batches: _Flow[tuple[JudgedGroup, ...]]) -> None:
-        """Steps until the batches end, enough steps are done, or a stop is asked for."""
+        """Steps until the batches end, enough steps are done, or a stop is requested."""
         prepared = _Flow[PreparedBatch](_BATCHES_AHEAD)
         async with asyncio.TaskGroup() as tasks:
             ahead = tasks.create_task(prepared.feed(partial(self._prepare, batches, prepared)), name="prepare")
@@ -213,14 +213,14 @@ class Pipeline:
             ahead.cancel()
 
     async def _prepare(self, batches: _Flow[tuple[JudgedGroup, ...]], prepared: _Flow[PreparedBatch]) -> None:
-        """Convert and score the next batch: ahead of its turn where training does not use this machine."""
+        """Convert and score the next batch, ahead of its turn if training does not use this machine."""
         while (groups := await batches.take()) is not None:
             ready = await self.trainer.prepare(groups)
             if ready is not None:
                 await prepared.put(ready)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, PreparedBatch | None]) -> PreparedBatch | None:
-        """What ``work`` gives, or None if a stop is asked for first."""
+        """The result of ``work``, or None if a stop is requested first."""
         task = asyncio.create_task(work, name="wait for a batch")
         stopped = asyncio.create_task(self.stop.wait(), name="wait for a stop")
         try:
@@ -263,7 +263,7 @@ class _Verdicts:
 
 
 def _first_fault(faults: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The fault to tell the user: one that we can explain before one that we cannot."""
+    """The fault to report: one that we can explain is preferred."""
     leaves: list[BaseException] = []
     waiting: list[BaseException] = [faults]
     while waiting:
@@ -295,7 +295,7 @@ async def evaluate(
     run_id: str | None,
     now: datetime | None = None,
 ) -> Evaluation:
-    """Candidate, incumbent, base model and baseline on the held-out windows; the result is kept."""
+    """Compare candidate, incumbent, base model and baseline on the held-out windows; the result is stored."""
     trained = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
     now = now or await clock(database, settings.windows.until)
     windows = await held_out_windows(database, settings.evaluation, settings.windows, trained, now=now)
@@ -329,7 +329,7 @@ async def evaluate(
 
 
 async def _asked(database: Database, candidate: Release, incumbent: Release | None) -> dict[Role, Checkpoint]:
-    """The base model stands in for an incumbent that there is not; it is asked once all the same."""
+    """The models to ask. The base model replaces a missing incumbent, and is still asked only once."""
     base = await find_checkpoint(database, candidate.model, 0)
     if incumbent is None:
         return {Role.CANDIDATE: candidate, Role.INCUMBENT: base}
@@ -338,20 +338,20 @@ async def _asked(database: Database, candidate: Release, incumbent: Release | No
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """What the gate said of a checkpoint, and the promotion if it let it through."""
+    """The gate's decision on a checkpoint, and the promotion if it passed."""
 
     evaluation: Evaluation
     decision: GateDecision
     promotion: Promotion | None
 
     def refusal(self) -> PromotionRefused | None:
-        """What a command ends with if the gate did not say yes."""
+        """The error that a command ends with if the checkpoint did not pass the gate."""
         if self.decision.ruling is Ruling.PROMOTE:
             return None
         word = "refused" if self.decision.ruling is Ruling.REFUSE else "undecided"
         return PromotionRefused(
             f"{self.evaluation.candidate.name} is not promoted ({word}): {self.decision.sentence}. The agents keep "
-            "what they have; `promote.py --force --reason WHY` overrides it."
+            "what they have; `promote.py --force --reason WHY` overrides the gate."
         )
 
 
@@ -371,8 +371,8 @@ async def consider(
 ) -> Considered:
     """Evaluate ``candidate`` against what the agents use, and publish it if the gate and ``--promote`` say so.
 
-    A canary that is still running is settled first, so that the incumbent is what the agents really keep. If that
-    changes during the evaluation, nothing is decided: the evidence is about something that nobody uses any more.
+    A canary that is still running is settled first, so that the incumbent is what the agents really keep. If the
+    incumbent changes during the evaluation, nothing is decided: the evidence is about a release that is out of use.
     """
     home, moment = settings.common.home, now or await clock(database, settings.windows.until)
     await settle_canary(database, home, candidate.model, now=moment)
@@ -394,7 +394,7 @@ async def consider(
                 canary=settings.promotion.canary,
             )
         except IncumbentChanged:
-            changed = "what the agents use changed meanwhile; evaluate again"
+            changed = "the incumbent changed during the evaluation; evaluate again"
             decision = GateDecision(Ruling.UNDECIDED, (changed,))
             await keep_ruling(database, evaluation, decision)
     return Considered(evaluation, decision, promotion)

@@ -1,4 +1,4 @@
-"""How far a run is: the numbers that a view shows. The pipeline writes them, a view reads them."""
+"""How far a run is: the numbers that a view shows, and how to print them. The pipeline writes them, views read them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from data_bridge.quality import Reason
 from trainer.types import Checkpoint, JudgedGroup, JudgeFailure
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 step``, ``2 steps``, ``1,200 trajectories``."""
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith(("ry", "ly")) else f"{noun}s"
+    return f"{number:,} {noun}"
+
+
 @dataclass(slots=True)
 class Progress:
-    """Counted up by the pipeline's stages, each of which writes its own fields."""
+    """Updated by the pipeline's stages, each of which writes its own fields."""
 
     windows: int = 0
     windows_read: int = 0
@@ -27,7 +34,7 @@ class Progress:
     step: int = 0
     """The model's newest step."""
     newest: Checkpoint | None = None
-    """Of ``step``, if this process trained it."""
+    """The checkpoint of ``step``, if this process trained it."""
     trainable_tokens: int = 0
     train_seconds: float = 0.0
     rescored: int = 0
@@ -41,14 +48,14 @@ class Progress:
 
 
 class View(Protocol):
-    """Where a run is watched. None of its calls may fail or wait."""
+    """Displays a run. None of its calls may fail or block."""
 
     def say(self, text: str) -> None:
         """One event, as one line."""
         ...
 
     def show(self, progress: Progress) -> None:
-        """The state of the run, whenever it changed."""
+        """The state of the run, after every change."""
         ...
 
     def close(self) -> None: ...
@@ -65,12 +72,12 @@ class Silent:
 
 
 _JUDGES_FAULT = frozenset({Reason.JUDGE_BAD_REPLY, Reason.JUDGE_UNAVAILABLE})
-"""A budget that ran out or a group that is too long is no failure of the judge."""
+"""An exhausted budget or a group that is too long is not a failure of the judge."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureTally:
-    """How many groups were heard, and how many of them the judge failed on."""
+    """How many groups the judge answered or failed on, and how many of them failed."""
 
     heard: int = 0
     failed: int = 0
@@ -88,25 +95,25 @@ class FailureTally:
 class FailurePolicy:
     """``--max-judge-failures``, the one rule for judging, training and evaluating.
 
-    At most ``largest_share`` of the groups may fail: of those expected, where that is known, else of those heard once
-    they are ``enough`` or all. A judge that failed on all of the first ``hopeless`` groups is not there at all.
+    At most ``max_share`` of the groups may fail: of the expected groups if their number is known, otherwise of those
+    judged so far, once they are ``enough`` or all. A judge that fails on all of the first ``hopeless`` groups is down.
     """
 
-    largest_share: float = 0.2
+    max_share: float = 0.2
     enough: int = 10
     hopeless: int = 8
 
     def is_broken(self, tally: FailureTally, *, expected: int = 0, at_end: bool = False) -> bool:
-        if tally.failed == tally.heard >= self.hopeless and self.largest_share < 1:
+        if tally.failed == tally.heard >= self.hopeless and self.max_share < 1:
             return True
         is_asked = expected or at_end or tally.heard >= self.enough
-        return bool(is_asked) and tally.failed > self.largest_share * max(expected, tally.heard)
+        return bool(is_asked) and tally.failed > self.max_share * max(expected, tally.heard)
 
     def check(self, tally: FailureTally, *, expected: int = 0, at_end: bool = False) -> None:
-        """JudgeError if too much was lost to go on."""
+        """JudgeError if too many groups failed to continue."""
         if self.is_broken(tally, expected=expected, at_end=at_end):
             raise JudgeError(
-                f"The judge failed on {tally.failed} of {max(expected, tally.heard)} groups (the last: "
-                f"{tally.last_fault}), more than --max-judge-failures {self.largest_share:g} allows; look at "
+                f"The judge failed on {tally.failed} of {counted(max(expected, tally.heard), 'group')} (the last: "
+                f"{tally.last_fault}), more than --max-judge-failures {self.max_share:g} allows; check "
                 "JUDGE_BASE_URL, JUDGE_MODEL and the key, then run again: verdicts already paid for are kept."
             )

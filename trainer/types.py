@@ -1,6 +1,6 @@
-"""What passes between the stages: groups, verdicts, batches, checkpoints; and the three roles that can be exchanged.
+"""What passes between the stages: groups, verdicts, batches, checkpoints; and the three exchangeable protocols.
 
-A stage takes one of these types and gives the next. Nothing here imports torch or art.
+A stage takes one of these types and returns the next. Nothing here imports torch or art.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import art
 
 MIN_GROUP = 2
-"""Members of a group: a relative score needs someone to be relative to."""
+"""Minimum number of group members: a relative score needs a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Comparable trajectories of one window: an agent at most once, all under the same ground truth."""
+    """Comparable trajectories of one window: each agent at most once, all under the same ground truth."""
 
     group_id: str
     window_id: str
@@ -33,7 +33,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class JudgeIdentity:
-    """Who judged by which rule: two verdicts are comparable only if these agree."""
+    """The judge and its rubric: two verdicts are comparable only if these are equal."""
 
     judge: str
     """The model's name at its endpoint, or ``outcome`` for the offline judge."""
@@ -45,7 +45,7 @@ class JudgeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The score of one trajectory, averaged over the orders it was judged in."""
+    """The score of one trajectory, averaged over the orders in which it was judged."""
 
     trajectory_id: str
     score: float
@@ -62,7 +62,7 @@ class JudgedGroup:
     verdicts: tuple[Verdict, ...]
     identity: JudgeIdentity
     verdict_key: str
-    """The key under which ``hindsight.verdicts`` holds it."""
+    """Its key in ``hindsight.verdicts``."""
     cost_usd: float = 0.0
     """Paid in this run; 0 when the verdict came from the cache."""
     cached: bool = False
@@ -89,7 +89,7 @@ class Judge(Protocol):
     def identity(self) -> JudgeIdentity: ...
 
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
-        """The verdict on ``group``. Safe to call many times at once; the judge limits its own concurrency."""
+        """The verdict on ``group``. Safe to call concurrently; the judge limits its own concurrency."""
         ...
 
     async def close(self) -> None: ...
@@ -133,16 +133,16 @@ class Completion:
 
     text: str
     token_ids: tuple[int, ...] = ()
-    """The sampled tokens, end-of-sequence included when it was sampled. Empty if the endpoint does not tell."""
+    """The sampled tokens, end-of-sequence included when it was sampled. Empty if the endpoint does not return them."""
     logprobs: tuple[float, ...] = ()
-    """Of each token, at temperature 1 (the raw distribution)."""
+    """One per token, at temperature 1 (the raw distribution)."""
     token_texts: tuple[str, ...] = ()
-    """Of each token by itself. Empty if not known."""
+    """The text of each single token. Empty if not known."""
     finish_reason: str = "stop"
     model: str = ""
     """The exact checkpoint that answered, e.g. ``hindsight@step3``."""
     prompt_tokens: int = 0
-    """Of the messages as the model read them; 0 if the endpoint does not tell."""
+    """Tokens of the messages as the model read them; 0 if the endpoint does not return it."""
 
 
 class ChatModel(Protocol):
@@ -167,16 +167,16 @@ class ChatModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendAbilities:
-    """What a backend can do, and what can be done with its checkpoints: this is asked, never the backend's name."""
+    """What a backend and its checkpoints can do: code checks these, never the backend's name."""
 
     trains_here: bool = True
-    """Training needs this machine's model; otherwise the next batch can be prepared meanwhile."""
+    """Training uses the model on this machine; otherwise the next batch can be prepared during a step."""
     serves_itself: bool = False
-    """Agents reach its checkpoints where they were trained, with no server of ours."""
+    """Agents reach its checkpoints where they were trained, without a server of ours."""
     runs_in_engine: bool = False
     """Our engine runs its checkpoints from files: in this process, and in ``serve.py``, which tells agents apart."""
     is_stand_in: bool = False
-    """It is what there is without a GPU and without a key, and reports say so."""
+    """It is the fallback without a GPU and without a key, and reports say so."""
 
 
 _ABILITIES = {
@@ -187,15 +187,15 @@ _ABILITIES = {
 
 
 def abilities_of(backend: str) -> BackendAbilities:
-    """By the backend's name, which is all that the ledger keeps of it.
+    """The abilities of the named backend; the ledger stores only the name.
 
-    One that is not ours is taken to be like ``local``: it trains here, and something at --serve-url serves it.
+    A backend that is not ours is treated like ``local``: it trains here, and a server at --serve-url serves it.
     """
     return _ABILITIES.get(backend, BackendAbilities())
 
 
 WANDB_BASE_URL = "https://api.training.wandb.ai/v1"
-"""Trains and serves: ART's client has the same default."""
+"""The endpoint that trains and serves: ART's client has the same default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +223,11 @@ class Checkpoint:
 
     @property
     def abilities(self) -> BackendAbilities:
-        """Of the backend that trained it."""
+        """The abilities of the backend that trained it."""
         return abilities_of(self.backend)
 
     def served_at(self, addresses: AddressSettings) -> Serving:
-        """Where the backend serves its own checkpoints, which is W&B; otherwise whatever runs at --serve-url."""
+        """W&B's endpoint if the backend serves its own checkpoints; otherwise the server at --serve-url."""
         if self.abilities.serves_itself:
             return Serving(addresses.wandb_base_url or WANDB_BASE_URL, self.location)
         return Serving(addresses.serve_url, self.name)
@@ -240,9 +240,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Release(Checkpoint):
-    """What agents are given together: weights, prompts and lessons. The gate, canary and rollback speak of releases.
+    """What agents are given together: weights, prompts and lessons. The gate, canary and rollback work on releases.
 
-    An empty prompt version means the game's own prompts, an empty lessons policy none.
+    An empty prompt version means the game's own prompts; an empty lessons policy means no lessons.
     """
 
     prompt_version: str = ""
@@ -270,7 +270,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A batch as ART trains it, and what had to be left out of it."""
+    """A batch as ART trains it, and what was left out of it."""
 
     batch: Batch
     groups: list[art.TrajectoryGroup]
@@ -282,7 +282,7 @@ class PreparedBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one gradient step came to."""
+    """The result of one gradient step."""
 
     checkpoint: Checkpoint
     trainable_tokens: int
@@ -328,18 +328,18 @@ class RunPlan:
 
 
 NOTHING_PLANNED = RunPlan((), (), 0.0, 0)
-"""For a run that gets its windows later, day by day."""
+"""The plan of a run that gets its windows later, day by day."""
 Submitted = Callable[[str], Awaitable[None]]
-"""Stores what is known about the remote job, so that a crash cannot lose it; each call replaces the last one's text.
+"""Stores what is known about the remote job, so that a crash cannot lose it; each call replaces the previous text.
 
-Called first before the batch leaves this process (a crash while it is being sent is then known of), and again
-with the job's id before the job is followed. The text is the backend's own receipt, the job's id in front:
+Called first before the batch leaves this process (so that a crash during sending is noticed), and again with the
+job's id before the job is followed. The text is the backend's own receipt, with the job's id first:
 store it as it is, and hand the newest one to ``settle`` as ``job_id``; None means that nothing was ever sent.
 """
 
 
 class TrainingBackend(Protocol):
-    """One trained model on one backend. Not safe for two processes at once: the ledger's lock sees to that."""
+    """One trained model on one backend. Not safe for two processes at once: the ledger's lock prevents that."""
 
     name: str
 
@@ -348,33 +348,33 @@ class TrainingBackend(Protocol):
         ...
 
     async def current_step(self) -> int:
-        """The newest durable step, as the disk or the server knows it now."""
+        """The newest durable step, as the disk or the server reports it now."""
         ...
 
     def checkpoint(self, step: int) -> Checkpoint: ...
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
-        """Convert, score what the log has no log-probabilities for, and count. Trains nothing, pays nothing."""
+        """Convert, score replies logged without log-probabilities, and count. Trains and pays for nothing."""
         ...
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         """One gradient step. The checkpoint is durable when this returns. BackendError if nothing was trainable.
 
-        An error after the first call of ``on_submitted`` does not mean that the batch was not taken: the job may
-        go on. Leave the batch submitted, and let ``settle`` say what became of it.
+        An error after the first call of ``on_submitted`` does not mean that the batch was rejected: the job may
+        continue. Leave the batch submitted, and let ``settle`` find out what happened to it.
         """
         ...
 
     async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
         """After a crash: the result of a batch that was submitted, waiting for its job if it still runs.
 
-        None if the backend never took the batch, or says that it failed, so that it may be sent again.
-        BackendError if that cannot be known yet.
+        None if the backend never received the batch or reports that it failed, so that it may be sent again.
+        BackendError if that is not known yet.
         """
         ...
 
     async def remove(self, steps: Sequence[int]) -> list[int]:
-        """Delete the files of these checkpoints, if they are on this machine; those that were."""
+        """Delete the files of these checkpoints, if they are on this machine; returns the deleted steps."""
         ...
 
     async def close(self) -> None: ...

@@ -171,7 +171,7 @@ async def test_an_interrupted_run_ends_its_step_with_130_and_the_next_start_goes
     os.kill(process.pid, signal.SIGINT)
     code, output = await command.ended(process)
     assert code == 130, output
-    assert "takes the run up again" in output
+    assert "resumes the run" in output
     states = await database.pool.fetch("SELECT state FROM hindsight.batches")
     assert {row["state"] for row in states} == {"trained"}
     assert 0 < len(await trained(database)) < len(ids)
@@ -200,7 +200,7 @@ async def test_ctrl_c_is_answered_with_a_sentence_and_no_traceback(
     running.send_signal(signal.SIGINT)
     _, errors = await running.communicate()
     assert running.returncode == 130, errors.decode()
-    assert "takes the run up again" in errors.decode()
+    assert "resumes the run" in errors.decode()
     assert "Traceback" not in errors.decode()
 
 

@@ -144,7 +144,7 @@ def test_the_estimate_is_of_what_dropout_leaves_and_readiness_is_not(database_ur
     assert (whole["dropped"], thinned["dropped"], thinned["dropout_rate"]) == (0, 6, 0.25)
     assert thinned["estimated_cost"] < whole["estimated_cost"]
     assert (thinned["usable"], thinned["reasons"], thinned["ready"]) == (24, {}, True)
-    assert "Dropout of 25% would leave out 6 of them unjudged." in call("--target-trajectories", "18")[1]
+    assert "Dropout of 25% would leave out 6 of them before judging." in call("--target-trajectories", "18")[1]
 
 
 def test_one_window_is_shown_in_full(database_url: str, call: Call) -> None:
@@ -171,7 +171,7 @@ def test_one_window_is_shown_in_full(database_url: str, call: Call) -> None:
 def test_a_window_that_is_not_there_or_no_window_at_all(call: Call) -> None:
     code, out, err = call("--window", "2026-11-02T03:00")
     assert (code, out) == (3, "")
-    assert "no row of window 2026-11-02T03:00" in err
+    assert "Window 2026-11-02T03:00 has no rows" in err
     code, _, err = call("--window", "yesterday")
     assert code == 2
     assert "--window" in err

@@ -133,7 +133,7 @@ async def test_a_checkpoint_too_far_from_the_base_model_is_refused_whatever_it_g
     assert gain.low is not None
     assert gain.low > 0
     assert considered.decision.ruling is Ruling.REFUSE
-    assert "KL from the base model 3.5 is beyond the limit of 2" in considered.decision.sentence
+    assert "KL from the base model 3.5 exceeds the limit of 2" in considered.decision.sentence
     assert len(answered) == considered.evaluation.decision_points
     assert {len(one.replies) for one in answered} == {2}, "the candidate's own"
     assert await serving(played, "hindsight") is None
@@ -159,7 +159,7 @@ async def test_a_rollback_during_the_evaluation_is_not_overwritten(
     assert (considered.decision.ruling, considered.promotion) == (Ruling.UNDECIDED, None)
     refusal = considered.refusal()
     assert refusal is not None
-    assert "(undecided): what the agents use changed meanwhile; evaluate again" in str(refusal)
+    assert "(undecided): the incumbent changed during the evaluation; evaluate again" in str(refusal)
     assert await played.pool.fetchval("SELECT ruling FROM hindsight.evaluations") == "undecided"
     now = await serving(played, "hindsight")
     assert now is not None

@@ -236,7 +236,7 @@ async def test_runs_move_only_along_the_table(
 
     async def move() -> None:
         if target is RunState.RUNNING:
-            await ledger.take_up("run-1", {}, RunPlan((), (), 0.0, 0))
+            await ledger.resume_run("run-1", {}, RunPlan((), (), 0.0, 0))
         else:
             await ledger.finish_run("run-1", target)
 

@@ -106,7 +106,7 @@ async def test_each_checkpoint_names_the_settings_it_was_trained_with_also_in_a_
     ledger = Ledger(trained)
     await ledger.finish_run("run-1", RunState.FAILED, error="the run is collapsing")
     slower = {"learning_rate": 0.00001, "code_version": "0.1.0 (def)"}
-    await ledger.take_up("run-1", slower, RunPlan((), (), 0.0, 0))
+    await ledger.resume_run("run-1", slower, RunPlan((), (), 0.0, 0))
     async with hold(trained, "hindsight") as lock:
         record = make_record(["t-1", "t-2"], batch_id="batch-3", number=3)
         await ledger.batch_prepared(lock, record)
@@ -166,7 +166,7 @@ async def test_the_command_tells_it_in_words_and_in_json(
         "because",
         "0.1.0 (abc)",
         "learning_rate=0.001",
-        "Before it: hindsight@step1",
+        "Parent: hindsight@step1",
     ):
         assert part in told
     lineage = json.loads(await run("2", "--depth", "0", "--json"))["lineage"]

@@ -121,7 +121,7 @@ async def test_a_stop_finishes_the_step_and_the_next_start_goes_on(
 
     again = FakeBackend(tmp_path)
     run = await world.train(again)
-    assert run.is_taken_up
+    assert run.is_resumed
     assert await world.used() == dict.fromkeys(rows, 1)
     assert len(again.trained) == 2
 
@@ -134,7 +134,7 @@ async def test_a_run_killed_while_its_checkpoint_is_evaluated_is_taken_up_to_eva
         raise Interrupted("Stopped while it was evaluated.")
 
     async def evaluated(run: TrainingRun) -> None:
-        assert run.is_taken_up
+        assert run.is_resumed
 
     with pytest.raises(Interrupted):
         await world.train(FakeBackend(tmp_path), then=stopped)

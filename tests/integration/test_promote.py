@@ -276,7 +276,7 @@ async def test_rollback_goes_by_what_served_before_and_not_by_its_number(databas
         for _ in range(3)
     ]
     assert steps == [5, 2, 0], "never to one that was itself taken away"
-    with pytest.raises(ConfigurationError, match="step0 is what the agents use already"):
+    with pytest.raises(ConfigurationError, match="The agents already use hindsight@step0"):
         await roll_back(database, tmp_path, "hindsight", _at, step=None, reason="worse")
 
 
@@ -382,7 +382,7 @@ async def test_a_new_canary_takes_the_place_of_the_last_one(database: Database, 
 async def test_a_canary_that_no_server_could_route_is_refused(database: Database, tmp_path: Path) -> None:
     await insert_window(database.pool, agents=3)
     with pytest.raises(
-        ConfigurationError, match=r"serverless backend gives every agent the same: promote without --can"
+        ConfigurationError, match=r"serverless backend gives every agent the same checkpoint: promote without --can"
     ):
         await _publish(database, tmp_path, await insert_checkpoint(database, 1), canary=0.5)
     assert await _models(database) == {}

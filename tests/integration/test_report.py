@@ -115,7 +115,7 @@ async def test_without_the_game_s_rows_there_is_a_page_without_their_pnl(
     facts = await gather(database, RUN)
     assert facts.scored_pnl == ()
     assert facts.trained_trajectories == 9
-    assert "what was trained" not in render(facts)
+    assert ", trained trajectories" not in render(facts)
 
 
 async def test_the_page_has_the_verdict_and_the_figures_of_the_ledger(
@@ -127,14 +127,14 @@ async def test_the_page_has_the_verdict_and_the_figures_of_the_ledger(
     assert headline(facts) == "hindsight@step2 was promoted"
     for figure in (
         "hindsight@step2 was promoted",
-        "gain +0.300 lies above the wanted +0.000, because",
+        "gain +0.300 is above the required +0.000, because",
         '<dd id="windows-trained">3</dd>',
         '<dd id="trajectories-trained">9</dd>',
         '<dd id="left-out">3</dd>',
         '<dd id="cost">$2.12</dd>',
         "<strong>gpt-test</strong>: $1.6250 for 7 calls, 1 of them failed; 7,000 tokens in, 600 out.",
         "Certified on",
-        "a score moves by 0.200 on average and 33.3% of pairs change places",
+        "a score moves by 0.200 on average and 33.3% of pairs change rank",
         "Rank correlation over them: +1.00.",
         "0.1.0 (abc)",
         "batch 1: the job was lost",
@@ -305,7 +305,7 @@ async def test_the_command_lists_runs_and_opens_the_page(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["nope"], 3, "There is no run 'nope'; `python scripts/report.py --list` names them."),
+        (["nope"], 3, "There is no run 'nope'; `python scripts/report.py --list` lists the runs."),
         (["--model", "other"], 3, "The model 'other' has no run yet"),
         ([RUN, "--output", "/proc/report.html"], 2, "`report.py --output FILE` writes it elsewhere."),
     ],

@@ -302,14 +302,14 @@ def test_the_command_prints_a_table_and_a_line_of_progress(
     argv = ["--database-url", database_url, "--home", str(tmp_path), "--windows", "10", "--agents", "3"]
     assert main([*argv, "--dirty", "0.5", "--until-now"]) == 0
     captured = capsys.readouterr()
-    for word in ("P&L", "win rate", "error rate", "valid actions", "trajectories/s", "Faults put in"):
+    for word in ("P&L", "win rate", "error rate", "valid actions", "trajectories/s", "Faults added"):
         assert word in captured.out
     assert "played 10 of 10 windows" in captured.err
 
     assert main([*argv, "--dirty", "0.5", "--until-now"]) == 0
     captured = capsys.readouterr()
-    assert "10 windows had been played before and were left alone." in captured.out
-    assert "Faults put in" not in captured.out, "what is soiled is not soiled again"
+    assert "Left alone: 10 windows played before." in captured.out
+    assert "Faults added" not in captured.out, "what is soiled is not soiled again"
     assert "valid actions" not in captured.out, "there were none"
 
 
@@ -338,7 +338,7 @@ async def test_an_endpoint_decides_with_its_key_and_its_tokens_are_kept(
     [
         (["--policy", "magic"], "--policy: 'magic' is neither scripted"),
         (["--start", "yesterday"], "--start: 'yesterday' is not a window id"),
-        (["--start", "2999-01-01T00:00"], "is not over yet"),
+        (["--start", "2999-01-01T00:00"], "has not ended"),
         (["--luck", "2"], "--luck"),
     ],
 )

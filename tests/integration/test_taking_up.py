@@ -49,7 +49,7 @@ async def finish(world: World, backend: FakeBackend, **values: Any) -> TrainingR
 
     await world.train(backend, then=evaluate, **values)
     (run,) = evaluated
-    assert run.is_taken_up
+    assert run.is_resumed
     assert run.summary["state"] == "done"
     return run
 
@@ -107,7 +107,7 @@ async def test_the_summary_of_a_run_in_two_attempts_is_that_of_one(
         )
     run = await world.train(FakeBackend(tmp_path), groups_per_step=1)
     tokens = 24 * TOKENS_PER_CALL
-    assert [run.told[name] for name in COUNTED] == [6, 6, 6, tokens, 0.75]
+    assert [run.full_summary[name] for name in COUNTED] == [6, 6, 6, tokens, 0.75]
     assert await world.database.pool.fetchval("SELECT (summary ->> 'steps')::int FROM hindsight.runs") == 6
 
 

@@ -130,7 +130,7 @@ async def test_a_stop_reaches_the_training_once_and_waits_for_its_step(
     code, errors = await running.ended()
     assert running.log.read_text() == "SIGINT finished"
     assert code == 130
-    assert "takes it up again" in errors
+    assert "the next scheduler resumes it" in errors
     assert "Traceback" not in errors
 
 

@@ -226,16 +226,18 @@ def test_one_point_of_every_agent_comes_before_a_second_of_any() -> None:
     ]
     window = make_window(trajectories=trajectories)
     checked = CheckedWindow(window, window.trajectories, ())
-    points = decision_points(checked, purposes=("action",), most=3, seed=0)
+    points = decision_points(checked, purposes=("action",), max_points=3, seed=0)
     assert len({point.trajectory.agent_id for point in points}) == 3
-    assert points == decision_points(checked, purposes=("action",), most=3, seed=0)
-    assert len(decision_points(checked, purposes=("action",), most=99, seed=0)) == 9
+    assert points == decision_points(checked, purposes=("action",), max_points=3, seed=0)
+    assert len(decision_points(checked, purposes=("action",), max_points=99, seed=0)) == 9
 
 
 def test_the_decision_is_the_last_call_of_the_wanted_purpose_in_its_step() -> None:
     calls = [make_call(purpose="action", prompt="first"), make_call(purpose="action"), make_call(purpose="evaluation")]
     window = make_window(trajectories=[make_trajectory(steps=[make_step(0, calls=calls)])])
-    [point] = decision_points(CheckedWindow(window, window.trajectories, ()), purposes=("action",), most=9, seed=0)
+    [point] = decision_points(
+        CheckedWindow(window, window.trajectories, ()), purposes=("action",), max_points=9, seed=0
+    )
     assert point.call_index == 1
 
 
@@ -244,7 +246,9 @@ def test_a_reply_that_its_writer_appended_to_the_log_is_neither_asked_with_nor_s
     call = make_call("LOGGED", messages=[*asked, ChatMessage(role="assistant", content="LOGGED")])
     drawn = make_call(messages=[*asked, ChatMessage(role="assistant", content=[{"type": "image_url"}])])
     window = make_window(trajectories=[make_trajectory(steps=[make_step(0, calls=[call, drawn])])])
-    [point] = decision_points(CheckedWindow(window, window.trajectories, ()), purposes=("action",), most=9, seed=0)
+    [point] = decision_points(
+        CheckedWindow(window, window.trajectories, ()), purposes=("action",), max_points=9, seed=0
+    )
     assert point.messages == asked
     assert "LOGGED" not in repr(with_reply(point, "BUY", None, alias="x"))
 

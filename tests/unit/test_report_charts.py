@@ -156,7 +156,7 @@ def test_a_second_curve_has_a_name_and_a_colour_of_its_own() -> None:
     ],
 )
 def test_a_picture_of_nothing_says_so(svg: Markup) -> None:
-    assert texts(svg) == ["nothing to draw"]
+    assert texts(svg) == ["no data"]
 
 
 @given(st.lists(st.tuples(ANY_FLOAT, ANY_FLOAT), max_size=12))
@@ -217,7 +217,7 @@ def test_the_calendar_has_a_row_a_day_and_a_link_an_hour() -> None:
 
 def test_a_long_calendar_shows_the_newest_days() -> None:
     hours = [CalendarHour(f"2026-10-{day:02}T00:00", "unused", 1, "", "x") for day in range(1, 31)]
-    assert [text for text in texts(calendar("W", hours, most_days=2)) if len(text) == 10] == [
+    assert [text for text in texts(calendar("W", hours, max_days=2)) if len(text) == 10] == [
         "2026-10-29",
         "2026-10-30",
     ]

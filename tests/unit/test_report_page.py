@@ -47,7 +47,7 @@ from trainer.report.verdict import headline, notices, tone
         (run_facts(ruling=None), "hindsight@step7 was trained, not evaluated", "wait"),
         (
             run_facts(ruling=None, evaluation=evaluation()),
-            "hindsight@step7 was evaluated, the gate was not asked",
+            "hindsight@step7 was evaluated, the gate did not rule",
             "wait",
         ),
         (run_facts(ruling=None, steps=()), "hindsight: nothing was trained", "wait"),
@@ -85,7 +85,12 @@ def test_a_run_that_knows_next_to_nothing_still_has_a_page() -> None:
         code_version=None,
     )
     page = render(bare)
-    for sentence in ("The judge did not answer.", "Nothing was judged.", "The run met no window.", "version not kept"):
+    for sentence in (
+        "The judge did not answer.",
+        "Nothing was judged.",
+        "The run used no windows.",
+        "version not recorded",
+    ):
         assert sentence in page
 
 
@@ -122,7 +127,7 @@ def test_a_held_out_window_in_a_batch_is_shouted_about() -> None:
 
 def test_every_stand_in_and_every_mishap_is_named() -> None:
     said = " ".join(notices(run_facts(attempts=3, failed_batches=("batch 2: the job was lost",))))
-    for part in ("not an LLM", "20 of its windows were played in the simulated market", "on the CPU", "3. attempt"):
+    for part in ("not an LLM", "The simulated market, not a real game, played 20 windows", "on the CPU", "attempt 3"):
         assert part in said
     assert "batch 2: the job was lost" in said
     assert list(notices(run_facts(judge=None, simulated_windows=0, backend="serverless"))) == []
@@ -147,10 +152,10 @@ def test_what_was_not_measured_is_not_shown_as_a_figure() -> None:
 def test_a_single_decision_point_is_not_shown_as_best_and_worst() -> None:
     only = example(0.1, "BUY")
     page = render(run_facts(evaluation=replace(evaluation(), best=only, worst=only)))
-    assert "Best: most gained" in page
+    assert "Best: largest gain" in page
     assert "Worst:" not in page
     both = render(run_facts(evaluation=replace(evaluation(), best=only, worst=example(0.05, "SELL"))))
-    assert "Worst: least gained (+0.05)" in both
+    assert "Worst: smallest gain (+0.05)" in both
 
 
 def test_without_intervals_the_page_says_why_there_are_none() -> None:
@@ -200,7 +205,7 @@ def test_of_a_very_long_run_the_newest_windows_are_shown() -> None:
         for hour in range(24)
     )
     page = render(run_facts(ruling=None, windows=windows))
-    assert "The newest 500; 460 older ones are in the ledger." in page
+    assert "The newest 500 windows; the ledger has 460 older ones." in page
     assert len(page) < 2_000_000
 
 

@@ -22,7 +22,7 @@ def test_a_full_disk_is_one_warning_and_the_run_goes_on(tmp_path: Path, caplog: 
     folder.write("summary.json", {"steps": 2})
     folder.append("windows.jsonl", [{"window": "2026-10-15T13:00"}])
     [warning] = caplog.messages
-    assert "metrics.jsonl cannot be written (No space left on device); the run goes on" in warning
+    assert "metrics.jsonl cannot be written (No space left on device); the run continues" in warning
     assert not (folder.path / "summary.json").exists(), "half a document is none"
     assert (folder.path / "windows.jsonl").read_text().count("\n") == 1
 

@@ -1,4 +1,4 @@
-"""Asks a judge everything that its certificate needs. Verdicts are stored as always: an examination can be taken up."""
+"""Asks a judge everything that its certificate needs. Verdicts are stored as usual, so an examination can resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Examined(Judge, Protocol):
-    """A judge that counts what it was asked and what that cost."""
+    """A judge that counts its calls and their cost."""
 
     @property
     def usage(self) -> JudgeUsage: ...
@@ -25,13 +25,13 @@ class Examined(Judge, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Examiners:
-    """The same judge, asked in three ways."""
+    """The same judge, opened in three ways."""
 
     one_order: Examined
     two_orders: Examined
-    """That order and its reverse; what ``one_order`` was told is not asked again."""
+    """That order and its reverse; the answers of ``one_order`` are reused."""
     again: Examined
-    """The order of ``one_order``, asked anew."""
+    """The order of ``one_order``, asked again without stored answers."""
 
     @property
     def calls(self) -> int:
@@ -43,10 +43,10 @@ class Examiners:
 
 
 async def examine(examiners: Examiners, material: Material) -> Asked:
-    """All answers on ``material``. JudgeError if the judge cannot be heard on every group."""
+    """All answers on ``material``. JudgeError if the judge fails on any group."""
     groups = [without_hidden_knowledge(group) for group in material.groups]
     longer = [padded(group) for group in groups]
-    both, again, flipped, with_padding = await _heard(
+    both, again, flipped, with_padding = await _all_answers(
         [
             _all(examiners.two_orders, groups),
             _all(examiners.again, groups),
@@ -75,14 +75,14 @@ def _other(mean: Scores, first: Scores) -> dict[str, float]:
 
 
 def calls_needed(groups: int) -> int:
-    """How many times the judge is asked in one examination."""
+    """The number of calls in one examination."""
     return 7 * groups + len(ATTACKS)
 
 
 async def _attacks(
     examiners: Examiners, groups: Sequence[Group], clean: Sequence[Scores]
 ) -> list[tuple[str, float, float]]:
-    """Each attack is written by the worst agent of a group, who has most to gain."""
+    """The worst agent of a group writes the attack, because it has the most to gain."""
 
     async def one(number: int) -> tuple[str, float, float]:
         place = number % len(groups)
@@ -90,15 +90,15 @@ async def _attacks(
         [after] = await _all(examiners.one_order, [attacked(groups[place], worst, ATTACKS[number].text)])
         return ATTACKS[number].name, clean[place][worst], after[worst]
 
-    return await _heard(one(number) for number in range(len(ATTACKS)))
+    return await _all_answers(one(number) for number in range(len(ATTACKS)))
 
 
 async def _all(judge: Judge, groups: Sequence[Group]) -> list[Scores]:
-    return await _heard(_scores(judge, group) for group in groups)
+    return await _all_answers(_scores(judge, group) for group in groups)
 
 
-async def _heard(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All answers; or the first failure, once the others have come: they are paid for, and stored for the next time."""
+async def _all_answers(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All answers; or the first failure, raised after the others arrived: they are paid for, and stored for reuse."""
     answers = [asyncio.create_task(one) for one in asked]
     await asyncio.gather(*answers, return_exceptions=True)
     return [answer.result() for answer in answers]

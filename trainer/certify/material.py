@@ -14,12 +14,12 @@ from trainer.world.record import action_of
 
 FIRST_WINDOW = "2026-03-02T00:00"
 LUCK = 0.3
-"""Enough noise that some sound decisions lose: a judge that only looks at profit cannot hide."""
+"""Enough noise that some sound decisions lose money: this exposes a judge that looks only at profit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Groups to show the judge, and what is known about their agents that it is not told."""
+    """Groups to show the judge, and facts about their agents that the judge does not see."""
 
     name: str
     """``simulated`` or ``windows``."""
@@ -28,12 +28,12 @@ class Material:
 
     @property
     def where(self) -> str:
-        """What the names of its lines end with."""
+        """The suffix of its line names."""
         return "" if self.name == "simulated" else " (own windows)"
 
 
 async def simulated(groups: int, agents: int, seed: int, luck: float = LUCK) -> Material:
-    """Hours in which scripted agents of every skill decide on the same news."""
+    """Hours in which scripted agents of various skill decide on the same news."""
     market = Market(seed=seed, luck=luck, stage="one", decisions=1)
     cast = scripted_cast(agents, seed)
     windows = windows_from(FIRST_WINDOW, groups)
@@ -48,7 +48,7 @@ def _group(played: PlayedHour) -> Group:
 
 
 def _trajectory(life: AgentHour, played: PlayedHour) -> AgentTrajectory:
-    """The agent's hour as the reader would give it, without the way through the database."""
+    """The agent's hour as the reader would return it, without the database."""
     window_id = played.hour.window_id
     name = f"{window_id}-{life.agent.index}"
     return AgentTrajectory(

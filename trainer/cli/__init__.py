@@ -1,8 +1,8 @@
-"""The commands: a module each, with ``main(argv) -> exit code``, called by ``scripts/`` and the console scripts.
+"""The commands: one module each, with ``main(argv) -> exit code``, called by ``scripts/`` and the console scripts.
 
-``frame`` is around all of them: settings in, one sentence on an error, the documented exit code out. ``train_mmo``,
+``frame`` wraps all of them: settings in, one sentence on an error, the documented exit code out. ``train_mmo``,
 ``evaluate``, ``promote``, ``serve``, ``schedule_training``, ``lineage`` and ``report`` are about models;
 ``check_windows`` (with ``check_report``, ``check_tables`` and ``check_window_view``), ``judge_windows``,
 ``certify_judge``, ``spawn_test_agents``, ``run_migrations`` and ``traces`` about data; ``tables`` prints for people.
-Only these print. ``--help`` answers without torch and art, which a command imports when its work begins.
+Only these modules print. ``--help`` works without torch and art, which a command imports when its work begins.
 """

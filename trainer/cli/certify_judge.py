@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from data_bridge.errors import NotEnoughData
 from trainer.cli.frame import database_of, run_command
 from trainer.config.data_commands import CertifySettings
+from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         prog="certify_judge.py",
         description="Examines the judge: does it judge decisions, or order, luck, length and flattery?\n"
-        "The result is kept with the judge's and the rubric's version; train_mmo.py asks for it.",
+        "The result is stored with the versions of the judge and the rubric; train_mmo.py checks it.",
         epilog="exit codes:\n  0 fit to train on; 2 configuration; 3 too few windows; 4 not fit, or the judge failed",
     )
 
@@ -52,9 +53,9 @@ async def _work(settings: CertifySettings) -> int:
         examiners = await _open(settings, identity, database, stack)
         lines: list[Line] = []
         for material in materials:
-            told = lines_of(await examine(examiners, material))
-            lines += [replace(line, name=f"{line.name}{material.where}") for line in told]
-        groups = " and ".join(f"{len(material.groups)} groups ({material.name})" for material in materials)
+            measured = lines_of(await examine(examiners, material))
+            lines += [replace(line, name=f"{line.name}{material.where}") for line in measured]
+        groups = " and ".join(f"{counted(len(material.groups), 'group')} ({material.name})" for material in materials)
         certificate = await keep(
             database,
             identity,
@@ -69,7 +70,7 @@ async def _work(settings: CertifySettings) -> int:
     if settings.output.json_output:
         _print_json(identity, lines, certificate, passed, examiners.calls, cost)
     else:
-        _print_table(identity, lines, passed, f"{groups}, {examiners.calls} calls", cost)
+        _print_table(identity, lines, passed, f"{groups}, {counted(examiners.calls, 'call')}", cost)
     return 0 if passed else _NOT_FIT
 
 
@@ -84,14 +85,14 @@ async def _materials(settings: CertifySettings, database: Database) -> list[Mate
     own = await _own_groups(settings, database)
     if len(own) < asked.examined_groups:
         raise NotEnoughData(
-            f"The windows give {len(own)} groups and --groups asks for {asked.examined_groups}: "
-            "lower it, or take a longer --lookback."
+            f"The windows give {counted(len(own), 'group')} and --groups is {asked.examined_groups}: "
+            "lower it, or use a longer --lookback."
         )
     return [planted, Material("windows", tuple(own), {})]
 
 
 async def _own_groups(settings: CertifySettings, database: Database) -> list[Group]:
-    """The first ``--groups`` groups that the user's own windows give."""
+    """The first ``--groups`` groups from the user's own windows."""
     from data_bridge.quality import check
     from data_bridge.reader import WindowReader
     from trainer.config.derived import window_rules
@@ -128,7 +129,7 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Seq
 async def _open(
     settings: CertifySettings, identity: JudgeIdentity, database: Database, stack: AsyncExitStack
 ) -> Examiners:
-    """Three views of the judge under one ceiling. ``--fresh`` asks anew: an endpoint may change behind its name."""
+    """Three views of the judge under one cost limit. ``--fresh`` ignores stored verdicts: the endpoint may differ."""
     from trainer.certify.examine import Examiners
     from trainer.judge.open import open_judge
 
@@ -152,8 +153,8 @@ def _print_json(
         for line in lines
     ]
     judge = {name: getattr(identity, name) for name in ("judge", "rubric", "rubric_version", "is_llm")}
-    told = {"certificate": certificate, "calls": calls, "cost_usd": cost, "passed": passed, "lines": shown}
-    print(json.dumps(judge | told))
+    result = {"certificate": certificate, "calls": calls, "cost_usd": cost, "passed": passed, "lines": shown}
+    print(json.dumps(judge | result))
 
 
 def _print_table(identity: JudgeIdentity, lines: Sequence[Line], passed: bool, asked: str, cost: float | None) -> None:
@@ -163,7 +164,7 @@ def _print_table(identity: JudgeIdentity, lines: Sequence[Line], passed: bool, a
     from trainer.judge.open import describe
 
     table = Table(title=f"{identity.judge}, rubric {identity.rubric} {identity.rubric_version}", title_justify="left")
-    for heading in ("property", "measured", "limit", "result", "what it is"):
+    for heading in ("property", "measured", "limit", "result", "meaning"):
         table.add_column(heading)
     for line in lines:
         value = "n/a" if line.value is None else f"{line.value:.3f}"

@@ -1,4 +1,4 @@
-"""What ``check_windows`` found, ready to be shown or printed as JSON. Pure."""
+"""What ``check_windows`` found, ready to print as text or JSON. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trainer.config.data_commands import CheckSettings
 from trainer.config.sections import ReadinessSettings
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.plan.plan import make_plan
+from trainer.progress import counted
 from trainer.types import RunPlan
 
 
@@ -27,9 +28,9 @@ class CheckReport:
     groups: int
     dropout_rate: float
     dropped: int
-    """Usable trajectories that a training run would leave out unjudged, to stay near its target."""
+    """Usable trajectories that a training run would leave out before judging, to stay near its target."""
     missing: tuple[str, ...]
-    """What is lacking for a training run, a sentence each; empty if nothing is."""
+    """What a training run still needs, one sentence each; empty if it is ready."""
     cost: CostEstimate
 
     @property
@@ -58,9 +59,9 @@ class CheckReport:
 
 
 def make_report(surveyed: Survey, settings: CheckSettings, database: str, *, seed: int) -> CheckReport:
-    """Group and thin the windows as the trainer would, and see what is left, what it costs and what is missing."""
+    """Group and thin the windows as the trainer would; report what remains, what it costs and what is missing."""
     plan = make_plan(surveyed.windows, settings.groups, seed)
-    windows = _without_the_lonely(surveyed.windows, plan)
+    windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
     judge_tokens = sum(one.judge_tokens for window in windows for one in window.usable if one.trajectory_id in judged)
@@ -76,13 +77,13 @@ def make_report(surveyed: Survey, settings: CheckSettings, database: str, *, see
     )
 
 
-def _without_the_lonely(windows: Sequence[WindowSummary], plan: RunPlan) -> list[WindowSummary]:
-    """The windows after grouping. What dropout thins stays usable: it is spared, not at fault."""
-    lonely: dict[str, list[Exclusion]] = defaultdict(list)
+def _without_ungrouped(windows: Sequence[WindowSummary], plan: RunPlan) -> list[WindowSummary]:
+    """The windows after grouping. Rows that dropout leaves out still count as usable: nothing is wrong with them."""
+    ungrouped: dict[str, list[Exclusion]] = defaultdict(list)
     for one in plan.excluded:
         if one.reason is not Reason.DROPOUT:
-            lonely[one.window_id].append(one)
-    return [_leave_out(window, lonely[window.window_id]) for window in windows]
+            ungrouped[one.window_id].append(one)
+    return [_leave_out(window, ungrouped[window.window_id]) for window in windows]
 
 
 def _leave_out(window: WindowSummary, left_out: Sequence[Exclusion]) -> WindowSummary:
@@ -98,7 +99,7 @@ def named(reasons: Mapping[Any, int]) -> dict[str, int]:
 
 def days_of(lookback: timedelta) -> str:
     hours = lookback / timedelta(hours=1)
-    return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
+    return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hour{'' if hours == 1 else 's'}"
 
 
 def _missing(totals: Totals, settings: ReadinessSettings) -> list[str]:
@@ -109,31 +110,27 @@ def _missing(totals: Totals, settings: ReadinessSettings) -> list[str]:
         return []
     lacking = settings.min_windows - totals.usable_windows
     sentences = [
-        f"{totals.usable_windows} usable {_plural('window', totals.usable_windows)} {period}; a training run needs "
+        f"{counted(totals.usable_windows, 'usable window')} {period}; a training run needs "
         f"{settings.min_windows} (--min-windows): {lacking} more."
     ]
     for reason, count in list(totals.reasons.items())[:3]:
         advice = _ADVICE.get(reason.value)
         if advice:
-            sentences.append(f"{count} {_plural('row', count)} left out as {reason.value}: {advice}")
+            sentences.append(f"{counted(count, 'row')} left out as {reason.value}: {advice}")
     return sentences
 
 
 _ADVICE = {
     "outcomes_missing": "write market_outcomes for these windows.",
     "outcomes_partial": "complete market_outcomes, or allow it with --allow-partial-outcomes.",
-    "too_few_agents": "let more agents play at once, or lower --min-agents.",
+    "too_few_agents": "let more agents play in the same window, or lower --min-agents.",
     "too_few_actions": "lower --min-actions if waiting is a decision in this game.",
-    "no_llm_calls": "the writer of these rows logs no model calls; nothing can be learnt from them.",
-    "already_used": "they were trained on; new windows come with time, or raise --lookback.",
-    "window_open": "the window is not over yet.",
-    "oversized": "raise --max-trajectory-mb if they are wanted.",
+    "no_llm_calls": "the writer of these rows logs no model calls; nothing can be learned from them.",
+    "already_used": "they were already trained on: wait for new windows, or raise --lookback.",
+    "window_open": "wait until the window has ended.",
+    "oversized": "raise --max-trajectory-mb to include them.",
     "no_comparable_peer": "`--grouping window` compares all agents of the hour.",
 }
-
-
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"
 
 
 def _window_json(window: WindowSummary) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The report of ``check_windows`` for people."""
+"""Prints the report of ``check_windows`` for people."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TextIO
 from data_bridge.survey import WindowSummary
 from trainer.cli.check_report import CheckReport, named
 from trainer.cli.tables import Column, show_heading, show_table
+from trainer.progress import counted
 
 
 def show_report(report: CheckReport, out: TextIO) -> None:
-    """Windows, totals by reason, readiness, cost: in that order, the answer last."""
+    """Windows, totals by reason, readiness, cost: in that order, with the answer last."""
     totals = report.totals
     show_heading(f"Windows in {report.database}", out)
     if report.windows:
@@ -31,13 +32,16 @@ def show_report(report: CheckReport, out: TextIO) -> None:
         )
     print(file=out)
     print(
-        f"{totals.usable:,} of {totals.trajectories:,} trajectories usable, in {totals.usable_windows:,} of "
-        f"{totals.windows:,} windows and {report.groups:,} groups; about {totals.judge_tokens:,} tokens to judge "
+        f"{totals.usable:,} of {counted(totals.trajectories, 'trajectory')} usable, in {totals.usable_windows:,} of "
+        f"{counted(totals.windows, 'window')} and {counted(report.groups, 'group')}; "
+        f"about {totals.judge_tokens:,} tokens to judge "
         f"and {totals.train_tokens:,} to train.",
         file=out,
     )
     if report.dropped:
-        print(f"Dropout of {report.dropout_rate:.0%} would leave out {report.dropped:,} of them unjudged.", file=out)
+        print(
+            f"Dropout of {report.dropout_rate:.0%} would leave out {report.dropped:,} of them before judging.", file=out
+        )
     print(f"Judge: {report.cost}.", file=out)
     if report.ready:
         show_heading("Ready for a training run.", out, style="bold green")

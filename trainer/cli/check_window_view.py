@@ -1,4 +1,4 @@
-"""One window in full: each agent's line, the ground truth, and what would be left out and why."""
+"""One window in full: one line per agent, the ground truth, and what would be left out and why."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from data_bridge.models import AgentTrajectory, MarketOutcomes, UnreadableRow
 from data_bridge.quality import CheckedWindow, Exclusion, Rules
 from data_bridge.window_ids import end_of, is_closed, is_held_out
 from trainer.cli.tables import Column, printable, show_heading, show_table
+from trainer.progress import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,13 @@ def _line(row: AgentTrajectory | UnreadableRow, exclusion: Exclusion | None) -> 
 
 
 def show_view(view: WindowView, out: TextIO) -> None:
-    hours = "1 hour" if view.hours == 1 else f"{view.hours} hours"
+    hours = counted(view.hours, "hour")
     show_heading(f"Window {view.window_id}, {hours}: {view.state}", out)
     show_table(_columns(view.lines), out, good=[line.usable for line in view.lines])
     print(file=out)
-    show_heading("What really happened (the judge is told, the agents are not)", out)
+    show_heading("What really happened (the judge sees this, the agents do not)", out)
     if not view.outcomes:
-        print("nothing is recorded in market_outcomes", file=out)
+        print("market_outcomes has no rows for this window", file=out)
     for stock in view.outcomes.stocks:
         move = "move unknown" if stock.change_percent is None else f"{stock.change_percent:+.2f} %"
         print(f"{printable(stock.ticker)}: {_price(stock.start_price)} to {_price(stock.end_price)}, {move}", file=out)

@@ -13,11 +13,11 @@ from trainer.config.data_commands import CheckSettings
 from trainer.config.derived import window_rules
 
 _READY, _NOT_ENOUGH = 0, 3
-_SEED = 0  # of the groups: how many are left over does not depend on it
+_SEED = 0  # for grouping: the number of ungrouped rows does not depend on it
 
 DESCRIPTION = """What can be trained in the database, what cannot, and why.
 
-Shows every window of the lookback with its usable rows and the reasons of the others, whether that is enough
+Shows every window of the lookback with its usable rows and why others are left out, whether that is enough
 for a training run, and what judging it would cost. Reads only."""
 
 EPILOG = """exit codes:
@@ -56,7 +56,7 @@ async def _check_all(settings: CheckSettings) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar while windows are read, where someone watches."""
+    """A progress bar on a terminal while windows are read."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -83,7 +83,7 @@ async def _check_one(settings: CheckSettings, window: str) -> int:
         read = await WindowReader(database, rules).read(window)
         label = database.label
     if read is None:
-        print(f"There is no row of window {normalise(window)} in {label}.", file=sys.stderr)
+        print(f"Window {normalise(window)} has no rows in {label}.", file=sys.stderr)
         return _NOT_ENOUGH
     checked = check(read, rules)
     view = make_view(checked, form_groups(checked, settings.groups, _SEED).excluded, rules)

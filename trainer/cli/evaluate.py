@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
 from trainer.config.commands import EvaluateSettings
+from trainer.progress import counted
 
 if TYPE_CHECKING:
     from trainer.evidence import Evaluation, GateDecision, Interval
@@ -19,8 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         EvaluateSettings,
         argv,
         prog="evaluate.py",
-        description="Compares two checkpoints blind on held-out windows, beside the base model and a script.\n"
-        "Promotes nothing: the result is kept, and `promote.py` asks the gate with it.",
+        description="Compares two checkpoints blind on held-out windows, together with the base model and a script.\n"
+        "Promotes nothing: the result is stored, and `promote.py` takes it to the gate.",
     )
 
 
@@ -40,7 +41,7 @@ async def _work(settings: EvaluateSettings) -> int:
         incumbent = used_now
         if settings.compared.incumbent is not None:
             named = await named_checkpoint(database, settings.compared.incumbent, settings.model.model)
-            # The untrained base of its own model is what a candidate is compared with where there is no incumbent.
+            # Without an incumbent, a candidate is compared with the untrained base of its own model.
             incumbent = None if (named.model, named.step) == (candidate.model, 0) else named.as_release()
         evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)
         decision = rule(evaluation, settings.gate)
@@ -57,7 +58,7 @@ async def _work(settings: EvaluateSettings) -> int:
 
 
 def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None) -> None:
-    """The before/after table, then what the gate says of it."""
+    """Print the before/after table, then the gate's decision."""
     from trainer.cli.tables import Column, show_table
 
     figures = evaluation.figures
@@ -65,28 +66,29 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
     columns = [
         Column("policy", [one.name for one in figures]),
         Column("", [one.role.value for one in figures], rank=1),
-        Column("score", [told(one.score) for one in figures]),
+        Column("score", [with_interval(one.score) for one in figures]),
         Column(
-            "win rate over it", [told(against[one.role].win_rate) if one.role in against else "" for one in figures]
+            "candidate wins",
+            [with_interval(against[one.role].win_rate) if one.role in against else "" for one in figures],
         ),
-        Column("P&L a decision", [told(one.pnl) for one in figures], rank=2),
-        Column("valid", [told(one.valid_rate) for one in figures], rank=3),
-        Column("errors", [told(one.error_rate) for one in figures]),
+        Column("P&L per decision", [with_interval(one.pnl) for one in figures], rank=2),
+        Column("valid", [with_interval(one.valid_rate) for one in figures], rank=3),
+        Column("errors", [with_interval(one.error_rate) for one in figures]),
     ]
     show_table(columns, sys.stdout)
     gain = evaluation.score_difference
     print(
-        f"Score gain over the incumbent {told(gain)} on {gain.windows} held-out windows, "
-        f"{evaluation.decision_points} decisions, {evaluation.samples} replies each; "
-        f"95 % intervals over windows; judge: {evaluation.judge.judge}"
+        f"Score gain over the incumbent {with_interval(gain)} on {counted(gain.windows, 'held-out window')}, "
+        f"{counted(evaluation.decision_points, 'decision')}, {counted(evaluation.samples, 'reply')} each; "
+        f"95% intervals over windows; judge: {evaluation.judge.judge}"
         f"{'' if evaluation.judge.is_llm else ' (offline, not an LLM)'}."
     )
     if decision is not None:
         print(f"Gate: {decision.ruling.value}: {decision.sentence}.")
 
 
-def told(interval: Interval | None) -> str:
-    """``0.62 [0.55, 0.70]``; the mean alone where there are too few windows for an interval."""
+def with_interval(interval: Interval | None) -> str:
+    """``0.62 [0.55, 0.70]``; only the mean if there are too few windows for an interval."""
     if interval is None:
         return "-"
     if interval.low is None or interval.high is None:

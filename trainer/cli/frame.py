@@ -1,4 +1,4 @@
-"""What every command does around its work: settings in, one sentence on an error, the documented exit code out."""
+"""What every command has in common: settings in, one sentence on an error, the documented exit code out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_command(
     description: str,
     epilog: str = EXIT_CODES,
 ) -> int:
-    """Parse ``argv`` into ``cls``, await ``work``, and turn whatever comes of it into an exit code."""
+    """Parse ``argv`` into ``cls``, await ``work``, and turn its result or error into an exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
@@ -62,7 +62,7 @@ def run_command(
         print("Interrupted.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): not an error of ours.
+        # The reader of our output closed the pipe (`| head`): not our error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -100,7 +100,7 @@ def database_of(
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM, which systemd and Kubernetes send, ends a command as Ctrl-C does: what is open is closed first."""
+    """SIGTERM, which systemd and Kubernetes send, ends a command as Ctrl-C does: open resources are closed first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -112,14 +112,14 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 _CANCEL_AGAIN_AFTER = 10.0
-"""Seconds: long enough for closing what is open, short enough for a person at the keyboard."""
+"""Seconds: long enough to close open resources, short enough for a person at the keyboard."""
 
 
 async def _awaited(work: Awaitable[int]) -> int:
-    """The result of ``work``. Being interrupted is said again if it got lost.
+    """The result of ``work``. An interruption that got lost is repeated.
 
-    ``asyncio.wait_for`` of Python 3.11, which the database driver uses, forgets a cancellation that comes at the
-    moment when what it waits for is done; a command that works for ever would then never end.
+    ``asyncio.wait_for`` of Python 3.11, which the database driver uses, drops a cancellation that arrives
+    just as the awaited work finishes; a command that runs forever would then never end.
     """
     task = asyncio.ensure_future(work)
     try:

@@ -1,4 +1,4 @@
-"""judge_windows: what the judge thinks of the windows, without training on them."""
+"""judge_windows: score windows without training on them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.window_ids import is_held_out, normalise
 from trainer.cli.frame import database_of, run_command
 from trainer.config.data_commands import JudgeWindowsSettings
+from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from trainer.run.judge_windows import WindowVerdicts
     from trainer.types import JudgedGroup, JudgeIdentity, JudgeUsage
 
-_DESCRIPTION = """Judge windows without training on them, and see the scores.
+_DESCRIPTION = """Judge windows without training on them, and show the scores.
 
-Verdicts are kept: a second look, and a training run later, pay nothing for them. `--window ID` shows every agent's
+Verdicts are stored: a second look or a later training run pays nothing for them. `--window ID` shows every agent's
 score with its explanation; `--write-back` also writes them into the game's own columns."""
 
 
@@ -53,7 +54,7 @@ async def work(settings: JudgeWindowsSettings) -> int:
         refs = await _refs(settings, reader)
         if judge.identity.is_llm:
             estimated = await _estimate(settings, _windows(settings, reader, refs), rules)
-            print(f"Estimate: {estimated}; what was judged before is free.", file=sys.stderr)
+            print(f"Estimate: {estimated}; stored verdicts are free.", file=sys.stderr)
         shown: list[dict[str, Any]] = []
         verdicts = judge_windows(
             judge,
@@ -98,7 +99,7 @@ async def _refs(settings: JudgeWindowsSettings, reader: WindowReader) -> list[Wi
     refs = await reader.discover()
     if not refs:
         raise NotEnoughData(
-            "There is no window to judge: take a longer --lookback, or ask `check_windows.py` why there is none."
+            "There is no window to judge: use a longer --lookback, or run `check_windows.py` to see why."
         )
     return refs
 
@@ -112,7 +113,7 @@ async def _windows(
     if wanted is not None:
         window = await reader.read(wanted)
         if window is None:
-            raise NotEnoughData(f"There is no window {wanted}: `check_windows.py` lists those there are.")
+            raise NotEnoughData(f"There is no window {wanted}: `check_windows.py` lists the windows.")
         yield as_unused(window)
         return
     async with aclosing(reader.stream(refs)) as windows:
@@ -123,7 +124,7 @@ async def _windows(
 async def _estimate(
     settings: JudgeWindowsSettings, windows: AsyncGenerator[Window, None], rules: Rules
 ) -> CostEstimate:
-    """What judging ``windows`` would cost, from a first look at them: before anything is paid for."""
+    """Estimate the cost of judging ``windows`` from a first look at them, before anything is paid for."""
     from data_bridge.quality import check
     from data_bridge.survey import summarise
     from trainer.judge.cost import estimate
@@ -139,7 +140,7 @@ async def _estimate(
 
 
 async def _write_back(database: Database, window: WindowVerdicts) -> None:
-    """All groups of a window or none: a reader never sees half of them ranked."""
+    """Write all groups of a window or none: a reader never sees a half-ranked window."""
     from data_bridge.game_writes import write_verdicts
     from trainer.ledger.batches import game_verdicts
 
@@ -150,8 +151,8 @@ async def _write_back(database: Database, window: WindowVerdicts) -> None:
 
 
 def _progress(windows: int, usage: JudgeUsage, *, priced: bool) -> str:
-    of_windows = f" of {windows} windows" if windows else ""
-    return f"judged {usage.judged} groups{of_windows}, {usage.calls} calls, {_cost(usage, priced=priced)}"
+    judged = counted(usage.judged, "group") + (f" of {counted(windows, 'window')}" if windows else "")
+    return f"judged {judged}, {counted(usage.calls, 'call')}, {_cost(usage, priced=priced)}"
 
 
 def _cost(usage: JudgeUsage, *, priced: bool) -> str:
@@ -160,8 +161,8 @@ def _cost(usage: JudgeUsage, *, priced: bool) -> str:
 
 def _print_window(window: WindowVerdicts, *, in_full: bool) -> None:
     scores = sorted((verdict.score for judged in window.judged for verdict in judged.verdicts), reverse=True)
-    told = f"{len(scores)} scores from {scores[-1]:.2f} to {scores[0]:.2f}" if scores else "no scores"
-    print(f"{window.window_id}  {told}{_left_out(window)}")
+    shown = f"{counted(len(scores), 'score')} from {scores[-1]:.2f} to {scores[0]:.2f}" if scores else "no scores"
+    print(f"{window.window_id}  {shown}{_left_out(window)}")
     for failure in window.failed:
         print(f"  group {failure.group.group_id}: {failure.reason}, {failure.detail}")
     if in_full:
@@ -183,8 +184,8 @@ def _print_group(judged: JudgedGroup) -> None:
 
 
 def _left_out(window: WindowVerdicts) -> str:
-    counted = ", ".join(f"{number} {reason}" for reason, number in window.left_out.most_common())
-    return f"; left out: {counted}" if counted else ""
+    reasons = ", ".join(f"{number} {reason}" for reason, number in window.left_out.most_common())
+    return f"; left out: {reasons}" if reasons else ""
 
 
 def _summary(usage: JudgeUsage, *, priced: bool) -> str:
@@ -192,8 +193,8 @@ def _summary(usage: JudgeUsage, *, priced: bool) -> str:
     cut = f", {usage.characters_cut:,} characters of observations left out" if usage.characters_cut else ""
     tokens = usage.prompt_tokens + usage.completion_tokens
     return (
-        f"{usage.judged} groups judged ({usage.from_cache} from earlier verdicts), failed: {failed}; "
-        f"{usage.calls} calls, {tokens:,} tokens, {_cost(usage, priced=priced)}{cut}."
+        f"{counted(usage.judged, 'group')} judged ({usage.from_cache} from earlier verdicts), failed: {failed}; "
+        f"{counted(usage.calls, 'call')}, {counted(tokens, 'token')}, {_cost(usage, priced=priced)}{cut}."
     )
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
 from trainer.config.commands import LineageSettings
+from trainer.progress import counted
 
 if TYPE_CHECKING:
     from trainer.ledger.lineage import Ancestor, TrainedGroup, WindowStory
 
 _METRICS = ("reward", "reward_std", "loss", "kl", "entropy", "ratio", "clip_share", "grad_norm", "staleness")
-"""Those worth a line; ``--json`` has all of them."""
+"""The metrics to print; ``--json`` has all of them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,9 +50,9 @@ async def _work(settings: LineageSettings) -> int:
     for ancestor in ancestors:
         _show_ancestor(ancestor)
     if not ancestors:
-        print(f"{asked.name} is the untrained base model: nothing was trained into it.")
+        print(f"{asked.name} is the untrained base model: it has no training history.")
     elif ancestors[-1].parent_step > 0:
-        print(f"Before it: {asked.model}@step{ancestors[-1].parent_step} (--depth 0 goes all the way back).")
+        print(f"Parent: {asked.model}@step{ancestors[-1].parent_step} (--depth 0 shows the whole history).")
     return 0
 
 
@@ -66,7 +67,7 @@ def _show_ancestor(ancestor: Ancestor) -> None:
         "files": point.location,
         "from": f"step {ancestor.parent_step} by batch {ancestor.batch_id} of run {ancestor.run_id}",
         "code": ancestor.code_version or "not recorded",
-        "data": f"{len(windows)} windows, {windows[0]} to {windows[-1]}" if windows else "none recorded",
+        "data": f"{counted(len(windows), 'window')}, {windows[0]} to {windows[-1]}" if windows else "none recorded",
         "tokens": f"{ancestor.trainable_tokens:,} trained",
         "metrics": ", ".join(f"{name} {metrics[name]:.4g}" for name in _METRICS if metrics.get(name) is not None),
         "settings": _unusual(ancestor.settings) or "all defaults",
@@ -78,7 +79,7 @@ def _show_ancestor(ancestor: Ancestor) -> None:
 
 
 def _unusual(settings: dict[str, Any]) -> str:
-    """The settings of the run that are not the defaults of today; ``--json`` has all of them."""
+    """The run's settings that differ from today's defaults; ``--json`` has all of them."""
     from trainer.config.commands import TrainSettings
     from trainer.config.settings import public_values, settings_from
 
@@ -95,7 +96,7 @@ def _show_group(group: TrainedGroup) -> None:
         f"rubric {group.rubric} {group.rubric_version}, verdict {group.verdict_key[:12]}"
     )
     for one in group.trajectories:
-        only_mean = "" if one.has_tokens else ", set the mean only"
+        only_mean = "" if one.has_tokens else ", used for the mean only"
         data = f", data {one.content_hash[:12]}" if one.content_hash else ""
         print(
             f"    {one.score:.2f} {one.agent_id} ({one.trajectory_id}{data}{only_mean}): {printable(one.explanation)}"
@@ -105,13 +106,13 @@ def _show_group(group: TrainedGroup) -> None:
 def _show_story(story: WindowStory) -> None:
     print(f"Window {story.window_id}{' (held out: for evaluation only)' if story.held_out else ''}")
     for one in story.trained:
-        became = f", {one.later_steps} later steps build on it" if one.later_steps else ""
+        became = f", {counted(one.later_steps, 'later step')} built on it" if one.later_steps else ""
         used = f"; agents: {one.state}" if one.state else "; not promoted"
         print(
-            f"  trained {one.checkpoint.name}: {one.trajectories} trajectories, mean score {one.mean_score:.2f}, "
-            f"batch {one.batch_id} of run {one.run_id}{became}{used}"
+            f"  trained {one.checkpoint.name}: {counted(one.trajectories, 'trajectory')}, "
+            f"mean score {one.mean_score:.2f}, batch {one.batch_id} of run {one.run_id}{became}{used}"
         )
     for reason, number in story.excluded.items():
-        print(f"  left out: {number} trajectories, {reason}")
+        print(f"  left out: {counted(number, 'trajectory')}, {reason}")
     if story.evaluated:
         print(f"  evaluated on it: {', '.join(story.evaluated)}")

@@ -1,4 +1,4 @@
-"""promote: give a checkpoint to the agents if the gate lets it through, or go back."""
+"""promote: give a checkpoint to the agents if it passes the gate, or roll back."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _EPILOG = f"""examples:
   promote.py --list                                checkpoints with step, scores, state and lineage
   promote.py                                       the newest, if its evaluation passes the gate
   promote.py 3 --canary 0.1                        step 3, to a tenth of the agents first
-  promote.py --finish                              all agents, back, or wait, by how the canary's agents did
+  promote.py --finish                              give the canary to all agents, roll it back or wait, by its results
   promote.py --rollback --reason "losing money"    the one before (or end the canary)
   promote.py --rollback 2                          any earlier checkpoint; 0 is the base model
 
 {EXIT_CODES}
-5 is also an undecided comparison, and a canary that was rolled back or has to wait. The evidence is kept.
-A canary is for agents that `serve.py` answers and that send their agent id as OpenAI's `user` with each request."""
+5 also means an undecided comparison, or a canary that was rolled back or has to wait. The evidence is stored.
+A canary works for agents that use `serve.py` and send their agent id as OpenAI's `user` with each request."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         PromoteSettings,
         argv,
         prog="promote.py",
-        description="Promotes the checkpoint that the gate lets through, rolls back, and lists what there is.",
+        description="Promotes a checkpoint that passes the gate, rolls back, or lists the checkpoints.",
         epilog=_EPILOG,
     )
 
@@ -59,13 +59,13 @@ def _check(settings: PromoteSettings) -> None:
     deeds = {"--list": deed.list_checkpoints, "--rollback": deed.rollback, "--finish": deed.finish}
     asked = [flag for flag, given in deeds.items() if given]
     if len(asked) > 1:
-        raise ConfigurationError(f"{' and '.join(asked)} cannot be asked for at once: give one of them.")
+        raise ConfigurationError(f"{' and '.join(asked)} cannot be combined: give one of them.")
     if deed.force and not (deed.reason or "").strip():
-        raise ConfigurationError("--force needs --reason: say why the gate is overruled; it is kept.")
+        raise ConfigurationError("--force needs --reason: say why you override the gate; the reason is stored.")
 
 
 async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
-    """With the evidence that is kept: evaluating is ``evaluate.py``'s, so that this command answers at once."""
+    """Decide by the stored evidence: ``evaluate.py`` does the evaluation, so this command is fast."""
     from trainer.evidence import Ruling
     from trainer.ledger.checkpoints import named_checkpoint
     from trainer.ledger.evaluations import keep_ruling, latest_evaluation
@@ -76,12 +76,12 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
     checkpoint = await named_checkpoint(database, settings.deed.step, settings.model.model)
     now = await serving(database, checkpoint.model)
     if now is not None and now.checkpoint == checkpoint:
-        raise ConfigurationError(f"{checkpoint.name} is what the agents use already.")
+        raise ConfigurationError(f"The agents already use {checkpoint.name}: name another checkpoint.")
     used_step = now.checkpoint.step if now is not None else 0
     evaluation = await latest_evaluation(database, checkpoint.model, checkpoint.step, against=used_step)
     if evaluation is None and not settings.deed.force:
         raise NotEnoughData(
-            f"{checkpoint.name} was not yet compared with what the agents use now (step {used_step}): "
+            f"{checkpoint.name} has not been compared with what the agents use now (step {used_step}): "
             f"run `evaluate.py {checkpoint.step}` first."
         )
     reason = settings.deed.reason or ""
@@ -91,7 +91,7 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
         if decision.ruling is not Ruling.PROMOTE and not settings.deed.force:
             raise PromotionRefused(
                 f"{checkpoint.name} is not promoted ({decision.ruling.value}): {decision.sentence}. "
-                "The evidence is kept; --force --reason WHY overrules it."
+                "The evidence is stored; --force --reason WHY overrides the gate."
             )
         reason = reason or decision.sentence
     return await publish(
@@ -168,9 +168,7 @@ def _show_list(listed: Sequence[Listed]) -> None:
             Column("step", [str(one.checkpoint.step) for one in listed], is_number=True),
             Column("state", [one.state for one in listed]),
             Column("gain when evaluated", [gain(one) for one in listed]),
-            Column(
-                "score of its batch", ["-" if one.mean_score is None else f"{one.mean_score:.2f}" for one in listed]
-            ),
+            Column("batch score", ["-" if one.mean_score is None else f"{one.mean_score:.2f}" for one in listed]),
             Column("windows", [str(one.windows) for one in listed], is_number=True, rank=3),
             Column("trained (UTC)", [f"{one.trained_at:%Y-%m-%d %H:%M}" for one in listed], rank=4),
             Column("run", [one.run_id for one in listed], rank=2),
@@ -189,8 +187,8 @@ def _show(settings: PromoteSettings, promotion: Promotion) -> None:
     name = promotion.checkpoint.name
     said = {
         "serving": f"All agents use {name}.",
-        "canary": f"{(promotion.canary_share or 0):.0%} of the agents use {name}; `--finish` decides by how they do.",
-        "rolled_back": f"The canary of {name} is over; its agents use what all the others use.",
+        "canary": f"{(promotion.canary_share or 0):.0%} of the agents use {name}; `--finish` decides by their results.",
+        "rolled_back": f"The canary of {name} has ended; its agents use what all other agents use.",
     }
     print(said.get(promotion.state.value, f"{name} is {promotion.state.value}."))
     print(f"Reason: {promotion.outcome or promotion.reason}")

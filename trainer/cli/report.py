@@ -1,4 +1,4 @@
-"""Write the page of any run again, and open it."""
+"""Write the report of a run again, and open it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
 from trainer.config.commands import ReportSettings
+from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -47,7 +48,7 @@ async def _work(settings: ReportSettings) -> int:
 
 
 def _figures(facts: RunFacts) -> dict[str, Any]:
-    """What a machine wants to know of the page without reading it."""
+    """The report's key figures, for machines."""
     from trainer.report.verdict import headline
 
     gain = facts.evaluation.score_difference if facts.evaluation is not None else None
@@ -80,9 +81,9 @@ async def _list(settings: ReportSettings, database: Database) -> int:
         print(json.dumps({"runs": listed}))
         return 0
     for run in runs:
-        print(f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M} UTC  {run.state}, {run.steps} steps")
+        print(f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M} UTC  {run.state}, {counted(run.steps, 'step')}")
     if not runs:
-        print(f"The model {settings.model.model!r} has no run yet; `python scripts/train_mmo.py` makes one.")
+        print(f"The model {settings.model.model!r} has no run yet; `python scripts/train_mmo.py` starts one.")
     return 0
 
 

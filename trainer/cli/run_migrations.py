@@ -1,4 +1,4 @@
-"""Brings the database up to date, or shows how it stands."""
+"""Bring the database up to date, or show which migrations are pending."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def work(settings: MigrationSettings) -> int:
     from data_bridge.migrate import read_states
 
-    # Read-only, so that looking at a database never changes it; it also keeps an embedded server up meanwhile.
+    # Read-only, so that looking at a database never changes it; it also keeps an embedded server running.
     async with database_of(settings, read_only=True) as database:
         before = await read_states(database.pool)
         skipped = await _skipped(database, before)
@@ -47,7 +47,7 @@ async def work(settings: MigrationSettings) -> int:
 
 
 async def _skipped(database: Database, states: Sequence[MigrationState]) -> bool:
-    """Whether the game's tables would be left to the game. DatabaseError on a database that is somebody else's."""
+    """Whether the game's tables would be left alone. DatabaseError on a database of some other application."""
     from data_bridge.migrate import GAME_TABLES, has_game_tables
 
     if not any(state.migration.number == GAME_TABLES and state.applied_at is None for state in states):
@@ -66,7 +66,7 @@ def _plan(state: MigrationState, game_tables_exist: bool) -> str:
 
 
 def _deed(before: MigrationState, after: MigrationState) -> str:
-    """``applied now`` also for what another host applied while we waited."""
+    """``applied now`` also for migrations that another host applied while we waited."""
     return after.word if before.applied_at is not None else f"{after.word} now"
 
 
@@ -87,5 +87,5 @@ def _show(settings: MigrationSettings, label: str, rows: Sequence[tuple[Migratio
     print(label)
     for state, word in rows:
         when = f"  {state.applied_at:%Y-%m-%d %H:%M} UTC" if state.applied_at is not None else ""
-        reason = "  the game's own tables are there" if "skip" in word else ""
+        reason = "  the game's own tables exist" if "skip" in word else ""
         print(f"  {state.migration.number:04d} {state.migration.name:<16} {word}{when}{reason}")

@@ -1,4 +1,4 @@
-"""Train every period once, on however many hosts this runs."""
+"""Train every period once, on any number of hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.config.commands import ScheduleSettings, TrainSettings
 from trainer.ledger.periods import AWAY, BEAT, LEASE, Claim, Held, PeriodResult, Periods, beating
-from trainer.schedule.cron import LONGEST_CATCH_UP, Summary, check_cron, next_period, outcome_of, period_due
+from trainer.schedule.cron import MAX_CATCH_UP, Summary, check_cron, next_period, outcome_of, period_due
 from trainer.schedule.readiness import readiness_of
 from trainer.schedule.training_process import train, variables_for
 
@@ -38,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         ScheduleSettings,
         argv,
         prog="schedule_training.py",
-        description="Trains every scheduled period exactly once, on however many hosts this command runs.",
-        epilog="With --once the exit code is the training's, also of a period that failed a moment ago or too often;\n"
-        "0 when there was nothing to do. With --json stdout has the summary that the webhook is told.\n" + EXIT_CODES,
+        description="Trains every scheduled period exactly once, on any number of hosts that run this command.",
+        epilog="With --once the exit code is the training's, also for a period that failed recently or too often;\n"
+        "0 when there was nothing to do. With --json stdout has the summary that the webhook receives.\n" + EXIT_CODES,
     )
 
 
@@ -54,12 +54,12 @@ async def _work(settings: ScheduleSettings) -> int:
 
 
 def _check(settings: ScheduleSettings) -> None:
-    """What would otherwise be found out when the first period is due."""
+    """Refuse now what would otherwise fail when the first period is due."""
     check_cron(settings.schedule.cron)
     if settings.schedule.command is not None:
         words = _words(settings.schedule.command)
         if not words or shutil.which(words[0]) is None:
-            raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be run.")
+            raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be executed.")
     url = settings.secrets.notify_url
     if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
         raise ConfigurationError("--notify-url: write an address that begins with https:// or http://.")
@@ -69,21 +69,21 @@ def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError as error:
-        raise ConfigurationError(f"--command: write it as for a shell ({error}).") from None
+        raise ConfigurationError(f"--command: write it as in a shell ({error}).") from None
 
 
 @dataclass(frozen=True, slots=True)
 class _Scheduler:
-    """One host's part in a schedule."""
+    """One host's scheduler."""
 
     settings: ScheduleSettings
     database: Database
     periods: Periods
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by Ctrl-C or SIGTERM while a training lives: what it came to is recorded before we end."""
+    """Set by Ctrl-C or SIGTERM while a training runs: its result is recorded before this process ends."""
 
     async def run_once(self) -> int:
-        """Train what a dead host left behind, and the period that is due if it is free."""
+        """Train the periods that dead hosts left, and the due period if it is free."""
         due = period_due(self.settings.schedule.cron, await self.periods.now())
         left_behind = [period for period in await self.periods.abandoned() if period < due]
         earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
@@ -93,11 +93,11 @@ class _Scheduler:
         return next((summary.exit_code for summary in (last, *reversed(earlier)) if summary.exit_code), 0)
 
     async def _train_due(self, period: datetime) -> Summary:
-        """Train ``period``, unless it is over or a host that lives is at it."""
+        """Train ``period``, unless it is finished or a live host is training it."""
         claim = await self.periods.claim(period)
         if isinstance(claim, Held) and claim.state == "running":
-            # Its host may just have died: this pod may be what Kubernetes starts in its place.
-            self._say(f"Period {self._label(period)}: waiting for a sign of life of {claim.holder}.")
+            # Its host may just have died: this pod may be the one that Kubernetes started in its place.
+            self._say(f"Period {self._label(period)}: waiting for a heartbeat of {claim.holder}.")
             claim = await self._claim_if_abandoned(period)
         if isinstance(claim, Claim):
             return await self._train_claimed(claim)
@@ -106,7 +106,7 @@ class _Scheduler:
         return self._summary(period, claim.state, exit_code, f"Nothing to do, {claim.state} by {claim.holder}.")
 
     async def _claim_if_abandoned(self, period: datetime) -> Claim | Held:
-        """Ask until the lease of a host that is dead would have ended."""
+        """Retry until the lease of a dead host would have expired."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (LEASE + BEAT).total_seconds()
         while True:
@@ -116,7 +116,7 @@ class _Scheduler:
             await asyncio.sleep(BEAT.total_seconds())
 
     async def run_for_ever(self) -> NoReturn:
-        """Train what is due, what was missed while nobody ran, and what a dead host left behind."""
+        """Train periods that are due, that were missed while no host ran, and that dead hosts left."""
         started, announced = await self.periods.now(), None
         while True:
             try:
@@ -125,21 +125,21 @@ class _Scheduler:
             except AWAY as error:
                 if not is_transient(error):
                     raise explain(error, self.database.label) from error
-                logger.warning("the database is away (%s); waiting for it", type(error).__name__)
+                logger.warning("the database is unreachable (%s); waiting for it", type(error).__name__)
                 await asyncio.sleep(BEAT.total_seconds())
                 continue
             upcoming = next_period(self.settings.schedule.cron, now)
             if upcoming != announced:
                 self._say(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.")
                 announced = upcoming
-            # Short naps against the database's clock: a dead or suspended host, or a changed clock, is noticed at once.
+            # Short sleeps and the database's clock: a dead or suspended host, or a changed clock, is noticed soon.
             await asyncio.sleep(min(BEAT.total_seconds(), max(0.05, (upcoming - now).total_seconds())))
 
     async def _train_what_is_due(self, started: datetime) -> None:
         now = await self.periods.now()
         due = period_due(self.settings.schedule.cron, now)
         waiting = await self.periods.abandoned()
-        missed = now - due < LONGEST_CATCH_UP and await self.periods.has_history_before(due)
+        missed = now - due < MAX_CATCH_UP and await self.periods.has_history_before(due)
         for period in (*waiting, due) if due >= started or missed else waiting:
             summary = await self._train_if_free(period)
             if summary is not None and self.settings.output.json_output:
@@ -150,10 +150,10 @@ class _Scheduler:
         return await self._train_claimed(claim) if isinstance(claim, Claim) else None
 
     async def _train_claimed(self, claim: Claim) -> Summary:
-        """Train the period that is ours now, close it, and tell about it."""
+        """Train the claimed period, close it, and notify the webhook."""
         label = self._label(claim.period)
         if claim.taken_over_from:
-            self._say(f"Period {label}: taken over from {claim.taken_over_from}, which stopped beating.")
+            self._say(f"Period {label}: taken over from {claim.taken_over_from}, whose heartbeat stopped.")
         async with beating(self.periods, claim) as lost:
             exit_code, reason = await self._train_if_ready(claim, lost)
             outcome = outcome_of(exit_code)
@@ -188,8 +188,8 @@ class _Scheduler:
             quiet=settings.output.json_output,
         )
         if self.stop.is_set() and ended.was_interrupted:
-            raise Interrupted(f"Stopped in period {self._label(claim.period)}; the next scheduler takes it up again.")
-        # What another command leaves behind is its own affair.
+            raise Interrupted(f"Stopped in period {self._label(claim.period)}; the next scheduler resumes it.")
+        # Another command need not leave a run.
         idle = ended.exit_code == 0 and settings.schedule.command is None
         if idle and not await self.periods.finished_a_run(ended.pid, since=began):
             return 1, "The training ended with exit code 0 but left no run: nothing was trained."

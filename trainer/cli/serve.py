@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         prog="serve.py",
         description="Serves the promoted checkpoint of the CPU backend over an OpenAI-compatible API.\n"
-        "Promotions and rollbacks are followed without dropping a request; MODEL@stepN pins a checkpoint.",
-        epilog="exit codes:\n  0 stopped on request; 2 configuration, or the address is taken",
+        "Follows promotions and rollbacks without dropping a request; MODEL@stepN pins a checkpoint.",
+        epilog="exit codes:\n  0 stopped on request; 2 configuration, or the address is in use",
     )
 
 
@@ -55,7 +55,7 @@ async def _work(settings: ServeSettings) -> int:
 
 
 def _promotions_followed(settings: ServeSettings) -> AbstractAsyncContextManager[None]:
-    """Those in the ledger where a database is named; otherwise only the file's, which needs no Postgres to run."""
+    """Promotions from the ledger if a database is set; otherwise only from the file, which needs no Postgres."""
     from trainer.serve.checkpoints import following_ledger
 
     if settings.secrets.database_url is None:
@@ -73,7 +73,7 @@ async def _serve(
     from trainer.serve.app import make_app
 
     class Server(uvicorn.Server):
-        """Being asked to stop is how a server ends well; uvicorn would raise the signal once more."""
+        """A stop request is a normal end for a server; uvicorn would raise the signal again."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ async def _serve(
                     loop.remove_signal_handler(number)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """Said when it is true: requests are answered and signals are heard from here on."""
+            """Printed only once it is true: from here on requests are answered and signals handled."""
             await super().startup(sockets)
             print(
                 f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1", flush=True
@@ -99,14 +99,16 @@ async def _serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The address, taken before the model is loaded: a port in use is told at once."""
+    """Bind the address before the model is loaded, so that a port in use is reported immediately."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except OSError as error:
-        raise ConfigurationError(f"--host {host} --port {port} cannot be listened on ({error.strerror}).") from None
+        raise ConfigurationError(
+            f"--host {host} --port {port} cannot be used ({error.strerror}): choose another."
+        ) from None
     return listening
 
 

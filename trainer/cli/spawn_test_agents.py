@@ -1,4 +1,4 @@
-"""The command: agents play a simulated market, and what they did lands in the database like the game's own rows."""
+"""spawn_test_agents: agents play a simulated market and are logged to the database like the game's own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from data_bridge.errors import ConfigurationError
 from data_bridge.window_ids import is_closed, last_closed_windows, normalise, start_of, window_of, windows_from
 from trainer.cli.frame import database_of, run_command
 from trainer.config.data_commands import SpawnSettings
+from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.world.player import PlayedHour
 
 _LOOKAHEAD = 7
-"""Windows whose first decisions a model is asked about in advance: with 8 agents, 64 requests at once."""
+"""Windows whose first decisions are requested from the model in advance: with 8 agents, 64 concurrent requests."""
 _WRITE_TOGETHER = 12
 _WHOLE_DAYS_WITHIN_A_WEEK = 6 * 24
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def spawn(settings: SpawnSettings) -> int:
-    """Play the windows, soil them if asked to, print what came of them."""
+    """Play the windows, add faults if requested, and print the results."""
     from trainer.ledger.simulation import unplayed
     from trainer.world.agents import Exploration
     from trainer.world.dirt import soil
@@ -64,7 +65,7 @@ async def spawn(settings: SpawnSettings) -> int:
                 on_window=advance,
             )
         seconds = time.monotonic() - started
-        # What had been played before is left alone here too: it may hold faults already.
+        # Windows that were already played are left alone here too: they may already have faults.
         faults = Counter[str]()
         if settings.play.dirty:
             faults = await soil(database, fresh, settings.play.dirty, settings.play.seed)
@@ -80,7 +81,7 @@ async def spawn(settings: SpawnSettings) -> int:
 
 @asynccontextmanager
 async def _own_database(settings: SpawnSettings) -> AsyncIterator[Database]:
-    """The database, migrated; but not before it is known to be no live game's, where not even a table may be left."""
+    """The migrated database. A live game's is refused before that, so that not even a table is created in it."""
     from data_bridge.migrate import apply
     from trainer.world.play import refuse_a_live_game
 
@@ -91,9 +92,9 @@ async def _own_database(settings: SpawnSettings) -> AsyncIterator[Database]:
 
 
 def windows_to_play(settings: SpawnSettings, now: datetime) -> tuple[str, ...]:
-    """The windows that the flags ask for; ConfigurationError if one of them is not over yet.
+    """The windows that the flags select; ConfigurationError if one of them has not ended.
 
-    Without --start, whole days that end with yesterday, so that the same call a little later means the same hours.
+    Without --start, whole days that end with yesterday, so that the same call a little later selects the same hours.
     """
     if settings.play.start is None:
         if settings.play.until_now or settings.play.count > _WHOLE_DAYS_WITHIN_A_WEEK:
@@ -111,13 +112,13 @@ def windows_to_play(settings: SpawnSettings, now: datetime) -> tuple[str, ...]:
             raise ConfigurationError(f"--start: {start} is after the newest closed hour ({newest}).")
     windows = windows_from(start, count)
     if not is_closed(windows[-1], 1, now):
-        raise ConfigurationError(f"--start: window {windows[-1]} is not over yet: start earlier, or play fewer.")
+        raise ConfigurationError(f"--start: window {windows[-1]} has not ended: start earlier, or play fewer.")
     return windows
 
 
 @asynccontextmanager
 async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
-    """The agents, with whatever decides for them open for as long as they play."""
+    """The agents, with their policy open for as long as they play."""
     from trainer.world.agents import ChatPolicy, model_cast, scripted_cast
 
     agents, seed, policy = settings.market.agents, settings.play.seed, settings.play.policy
@@ -156,7 +157,7 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
 
 @contextmanager
 def _progress(windows: int, *, quiet: bool) -> Iterator[Callable[[PlayedHour], None]]:
-    """A bar on a terminal, otherwise a line every tenth of the way; always on stderr."""
+    """A bar on a terminal, otherwise ten lines of progress; always on stderr."""
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():
@@ -174,7 +175,11 @@ def _progress(windows: int, *, quiet: bool) -> Iterator[Callable[[PlayedHour], N
             nonlocal done
             done += 1
             if done * 10 // windows > (done - 1) * 10 // windows:
-                print(f"played {done} of {windows} windows ({played.hour.window_id})", file=sys.stderr, flush=True)
+                print(
+                    f"played {done} of {counted(windows, 'window')} ({played.hour.window_id})",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
         yield line
 
@@ -227,10 +232,11 @@ def _print_summary(report: dict[str, Any]) -> None:
     if report["agents"]:
         console.print(table)
     if report["windows_already_there"]:
-        console.print(f"{report['windows_already_there']} windows had been played before and were left alone.")
-    what = f"{report['trajectories']} trajectories in {report['windows_played']} windows of {report['database']}"
+        console.print(f"Left alone: {counted(report['windows_already_there'], 'window')} played before.")
+    windows = counted(report["windows_played"], "window")
+    what = f"{counted(report['trajectories'], 'trajectory')} in {windows} of {report['database']}"
     if report["trajectories"]:
         what += f"; valid actions {report['valid_actions']:.1%}; {report['trajectories_per_second']:.1f} trajectories/s"
     console.print(f"{what}.", soft_wrap=True)
     if report["faults"]:
-        console.print("Faults put in: " + ", ".join(f"{count} {name}" for name, count in report["faults"].items()))
+        console.print("Faults added: " + ", ".join(f"{count} {name}" for name, count in report["faults"].items()))

@@ -1,6 +1,6 @@
 """Tables for people: drawn to the width of a terminal, plain aligned text when piped.
 
-Text that agents or the game wrote is shown without its control characters: a table must not obey it.
+Text that agents or the game wrote is shown without control characters, so that it cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TextIO
 
 _GAP = 3  # characters between drawn columns
-_LAST = 24  # characters that the last column, which may wrap, can do with
+_LAST = 24  # minimum width of the last column, which may wrap, in characters
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, the cells below it, and how dear it is: on a narrow terminal the columns with the highest
-    ``rank`` are left out first."""
+    """A heading, its cells, and its priority: on a narrow terminal the columns with the highest ``rank`` are
+    left out first."""
 
     heading: str
     cells: Sequence[str]
@@ -30,7 +30,7 @@ class Column:
 
 
 def show_table(columns: Sequence[Column], out: TextIO, *, good: Sequence[bool] | None = None) -> None:
-    """One table. ``good`` tells of each row whether it is well; on a terminal the others are dimmed."""
+    """Print one table. On a terminal, rows that are not ``good`` are dimmed."""
     if out.isatty():
         _draw(_fitting(columns, shutil.get_terminal_size().columns), out, good)
         return
@@ -43,7 +43,7 @@ def show_table(columns: Sequence[Column], out: TextIO, *, good: Sequence[bool] |
 
 
 def show_heading(text: str, out: TextIO, *, style: str = "bold") -> None:
-    """A line of its own, emphasised on a terminal."""
+    """Print a heading, emphasised on a terminal."""
     if out.isatty():
         from rich.console import Console
         from rich.text import Text
@@ -53,15 +53,15 @@ def show_heading(text: str, out: TextIO, *, style: str = "bold") -> None:
         print(text, file=out)
 
 
-def printable(text: str, longest: int = 120) -> str:
-    """Foreign text on one line, harmless to a terminal."""
+def printable(text: str, max_length: int = 120) -> str:
+    """Untrusted text on one line, safe for a terminal."""
     clean = "".join(character if character.isprintable() else " " for character in text)
     clean = " ".join(clean.split())
-    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+    return clean if len(clean) <= max_length else clean[: max_length - 1] + "…"
 
 
 def _fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """As many columns as fit, the last of them in several lines if need be."""
+    """As many columns as fit; the last one may wrap."""
     kept = list(columns)
     while len(kept) > 2:
         needed = sum(column.width + _GAP for column in kept[:-1]) + min(kept[-1].width, _LAST) + 2

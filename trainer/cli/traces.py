@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.config.data_commands import TraceSettings
+from trainer.progress import counted
 
 EXAMPLES = """examples:
-  traces.py export week.jsonl.gz                    the last week of DATABASE_URL, with what happened
+  traces.py export week.jsonl.gz                    the last week of DATABASE_URL, with outcomes
   traces.py import week.jsonl.gz --untrained        into another database (or the embedded one), to train again
 
 """
@@ -23,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         TraceSettings,
         argv,
         prog="traces.py",
-        description="Export windows with their outcomes as one JSON line a trajectory, or import such lines. "
-        "What is exported, imported and exported again is the same, byte for byte.",
+        description="Export windows with their outcomes as one JSON line per trajectory, or import such lines. "
+        "Exporting, importing and exporting again gives the same file, byte for byte.",
         epilog=EXAMPLES + EXIT_CODES,
     )
 
@@ -49,7 +50,8 @@ async def work(settings: TraceSettings) -> int:
         added = {} if is_export else {"new": passed.new}
         print(json.dumps({"action": settings.traces.action, "file": str(settings.traces.file), **counts, **added}))
     else:
-        what = f"{passed.trajectories:,} trajectories of {passed.windows:,} windows with {passed.outcomes:,} outcomes"
+        windows, outcomes = counted(passed.windows, "window"), counted(passed.outcomes, "outcome")
+        what = f"{counted(passed.trajectories, 'trajectory')} of {windows} with {outcomes}"
         to = f" to {settings.traces.file}" if is_export else f", {passed.new:,} of them new, to {database.label}"
         print(f"{settings.traces.action}ed {what}{to}")
     return 0
@@ -57,7 +59,7 @@ async def work(settings: TraceSettings) -> int:
 
 @contextmanager
 def _progress(action: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A counter on a terminal, otherwise a line every ten thousand; always on stderr."""
+    """A counter on a terminal, otherwise a line per ten thousand; always on stderr."""
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():
@@ -69,12 +71,12 @@ def _progress(action: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
             task = bar.add_task(action, total=None)
             yield lambda done: bar.update(task, completed=done)
     else:
-        told = 0
+        printed = 0
 
         def line(done: int) -> None:
-            nonlocal told
-            if done // 10_000 > told:
-                told = done // 10_000
+            nonlocal printed
+            if done // 10_000 > printed:
+                printed = done // 10_000
                 print(f"{action}: {done:,} trajectories", file=sys.stderr, flush=True)
 
         yield line

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.config.commands import TrainSettings
+from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -17,24 +18,24 @@ if TYPE_CHECKING:
     from trainer.run.training_run import TrainingRun
     from trainer.train.backends.choose import Choice
 
-_DESCRIPTION = """Train the agents' model on what they did and what came of it.
+_DESCRIPTION = """Train the agents' model on their decisions and what really happened afterwards.
 
 Without DATABASE_URL the whole loop runs on this machine: agents of a simulated market play a day with the newest
 checkpoint, the day is judged and trained on, the next day is played with the result. With DATABASE_URL (and
 JUDGE_MODEL, and WANDB_API_KEY or a GPU) the same command trains on the game's own log. `--dry-run` shows what would
-be done and what it would cost. Killed or interrupted, the same command goes on where it was."""
+be done and what it would cost. After a crash or an interruption the same command resumes."""
 
 _EPILOG = f"""examples:
   train_mmo.py                                     the closed loop on this machine
-  train_mmo.py --dry-run                           windows, groups, tokens and cost; nothing is paid or written
+  train_mmo.py --dry-run                           windows, groups, tokens and cost; nothing is paid for or written
   train_mmo.py --max-cost 5 --lookback 14d         two weeks of the game's log, at most $5 for the judge
   train_mmo.py --backend cpu --judge outcome       no keys, no GPU
 
 {EXIT_CODES}
-A second trainer of the same model exits 2 and says who works on it."""
+A second trainer of the same model exits 2 and says who is training it."""
 
 _TOKENS_OF_A_DECISION = 150
-"""Of the simulated market, as the judge is shown it."""
+"""In the simulated market, as the judge sees it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +58,7 @@ async def work(settings: TrainSettings) -> int:
             view.say(f"Database: {database.label}.")
             view.say(f"Backend: {choice}.")
             view.say(describe(identity_of(settings.judge)))
-            await _heed_certificate(settings, database, view)
+            await _check_certificate(settings, database, view)
             if settings.run.dry_run:
                 return await _dry_run(settings, database, simulated)
             return await _train(settings, database, choice, view, simulated)
@@ -66,7 +67,7 @@ async def work(settings: TrainSettings) -> int:
 
 
 def _check_settings(settings: TrainSettings) -> None:
-    """What can be refused before anything is opened."""
+    """Refuse unusable settings before anything is opened."""
     from trainer.config.derived import judged_by, keys_of
     from trainer.judge.open import refuse_unusable
     from trainer.train.selection import parse_rule
@@ -79,8 +80,8 @@ def _check_settings(settings: TrainSettings) -> None:
     refuse_unusable(judge, keys)  # not after the training has been paid for
 
 
-async def _heed_certificate(settings: TrainSettings, database: Database, view: View) -> None:
-    """Warn of a judge that was not found fit; with ``--require-certified`` refuse it."""
+async def _check_certificate(settings: TrainSettings, database: Database, view: View) -> None:
+    """Warn about a judge without a passing certificate; with ``--require-certified`` refuse it."""
     from data_bridge.errors import ConfigurationError
     from trainer.judge.open import identity_of
     from trainer.ledger.certificates import find
@@ -88,7 +89,7 @@ async def _heed_certificate(settings: TrainSettings, database: Database, view: V
     identity = identity_of(settings.judge)
     certificate = await find(database, identity)
     if certificate is not None and certificate.passed:
-        view.say(f"The judge {identity.judge} passed its certification of {certificate.created_at:%Y-%m-%d}.")
+        view.say(f"The judge {identity.judge} passed its certification on {certificate.created_at:%Y-%m-%d}.")
         return
     if certificate is None:
         fault = "has no certificate"
@@ -107,10 +108,10 @@ async def _dry_run(settings: TrainSettings, database: Database, simulated: bool)
     from trainer.run.train import plan_log, summary_of
 
     if simulated:
-        _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid or written.")
+        _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid for or written.")
         return 0
     plan = await plan_log(settings, database, Ledger(database) if await has_ledger(database) else None)
-    _show(settings, summary_of(plan), "Dry run: nothing was paid or written.")
+    _show(settings, summary_of(plan), "Dry run: nothing was paid for or written.")
     return 0
 
 
@@ -125,7 +126,7 @@ async def _train(settings: TrainSettings, database: Database, choice: Choice, vi
 
 
 def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
-    """What the closed loop would play; nothing of it exists yet."""
+    """What the closed loop would play."""
     from trainer.judge.cost import estimate
 
     windows = settings.run.iterations * settings.run.windows_per_iteration
@@ -156,13 +157,13 @@ def _show(settings: TrainSettings, values: Mapping[str, Any], closing: str) -> N
 
 def _show_run(settings: TrainSettings, run: TrainingRun, after: AfterTraining) -> None:
     if settings.output.json_output:
-        summary = {"run": run.run_id, **run.told, **after.summary}
+        summary = {"run": run.run_id, **run.full_summary, **after.summary}
         print(json.dumps(summary, default=str))
         return
     progress = run.progress
     print(
-        f"Run {run.run_id}: {progress.steps} steps, {progress.trainable_tokens:,} tokens, "
-        f"{run.summary['groups_judged']} groups judged for ${progress.cost_usd:.2f}; "
+        f"Run {run.run_id}: {counted(progress.steps, 'step')}, {counted(progress.trainable_tokens, 'token')}, "
+        f"{counted(run.summary['groups_judged'], 'group')} judged for ${progress.cost_usd:.2f}; "
         f"the newest checkpoint is {settings.model.model}@step{progress.step}."
     )
     if run.summary.get("left_out"):

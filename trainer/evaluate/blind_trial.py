@@ -1,7 +1,7 @@
-"""A blind trial: every policy answers the same decision points, and a judge scores the answers without names.
+"""A blind trial: every policy answers the same decision points, and a judge scores the replies anonymously.
 
-Works in memory with any policies and any judge. A judge that fails costs the decision point for all policies alike,
-never a score.
+Works in memory with any policies and any judge. When the judge fails, all policies lose that decision point; a failure
+is never a score.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.evaluate.decision_points import (
     with_reply,
 )
 from trainer.evidence import Role
-from trainer.progress import FailureTally
+from trainer.progress import FailureTally, counted
 from trainer.types import ChatModel, Completion, Group, Judge, JudgedGroup, JudgeFailure
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _ASKED_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """A chat model, asked with exactly the logged messages."""
+    """A chat model that gets exactly the logged messages."""
 
     model: ChatModel
 
@@ -52,7 +52,7 @@ class ModelPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LoggedPolicy:
-    """What the agents really said: a baseline that every log has."""
+    """The agents' logged replies: a baseline that every log has."""
 
     name: str = "as logged"
 
@@ -62,7 +62,7 @@ class LoggedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One reply on its way to the judge."""
+    """One reply to be judged."""
 
     role: Role
     completion: Completion
@@ -83,15 +83,15 @@ async def compare_policies(
     plan: TrialPlan,
     replay: Replay | None = None,
 ) -> TrialResult:
-    """Ask, replay and judge. NotEnoughData without a decision point, JudgeError if too many got no verdict."""
+    """Ask, replay and judge. NotEnoughData without decision points, JudgeError if too many got no verdict."""
     points = [
         point
         for window in windows
-        for point in decision_points(window, purposes=plan.purposes, most=plan.points_per_window, seed=plan.seed)
+        for point in decision_points(window, purposes=plan.purposes, max_points=plan.points_per_window, seed=plan.seed)
     ]
     if not points:
         raise NotEnoughData(
-            f"No held-out window has an LLM call with purpose {', '.join(plan.purposes)}: nothing to evaluate on."
+            f"No held-out window has an LLM call with purpose {', '.join(plan.purposes)}: check --purposes."
         )
     if not judge.identity.is_llm:
         points = _rebuildable(points, replay)
@@ -102,20 +102,20 @@ async def compare_policies(
     left_out = Counter(failure.reason.value for failure in failed)
     tally = reduce(FailureTally.plus, failed, FailureTally(len(compared)))
     if plan.failures.is_broken(tally, expected=len(points)) or not compared:
-        told = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+        reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
         raise JudgeError(
-            f"The evaluation judge gave no verdict at {sum(left_out.values())} of {len(points)} decision points "
-            f"({told}): see the log, then evaluate again."
+            f"The evaluation judge gave no verdict at {sum(left_out.values())} of "
+            f"{counted(len(points), 'decision point')} ({reasons}): check the log, then evaluate again."
         )
     return TrialResult(compared, len(points), dict(left_out), sum(cost for _, cost in judged))
 
 
 def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list[DecisionPoint]:
-    """The offline judge knows nothing but what came of a decision, so it can only judge where that can be told."""
+    """The offline judge scores only the result of a decision, so it can judge only where that can be computed."""
     known = [point for point in points if replay is not None and replay.knows(point)]
     if not known:
         raise NotEnoughData(
-            "The offline judge cannot evaluate these windows: what another decision would have come to is only known "
+            "The offline judge cannot evaluate these windows: the result of a different decision is only known "
             "in the simulated market; set EVAL_JUDGE_MODEL (or JUDGE_MODEL) to let an LLM judge the replies."
         )
     return known
@@ -141,7 +141,7 @@ async def _ask(
     replay: Replay | None,
     temperature: float,
 ) -> list[_Asked]:
-    """Every policy's replies at every point. One policy after the other, so that a model answers in full batches."""
+    """Every policy's replies at every point. One policy at a time, so that a model answers in full batches."""
     asked = [_Asked(point) for point in points]
     slots = asyncio.Semaphore(_ASKED_AT_ONCE)
 
@@ -163,7 +163,7 @@ async def _ask(
 
 
 async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared | JudgeFailure, float]:
-    """The scored replies at one point, or why there are none; and what judging them cost."""
+    """The scored replies at one point or the reason why there are none, and the cost of judging."""
     roles = list(dict.fromkeys(answer.role for answer in asked.answers))
     width = max(1, plan.max_group // len(roles))
     per_role = {role: [answer for answer in asked.answers if answer.role == role] for role in roles}
@@ -200,7 +200,7 @@ def _blind_group(point: DecisionPoint, answers: Sequence[_Answer], number: int) 
 
 
 def _scored(answers: Sequence[_Answer], judged: JudgedGroup) -> list[ScoredReply]:
-    """Replies with their scores. Word-for-word the same reply is the same decision: such replies share their mean."""
+    """Replies with their scores. Identical replies are the same decision: they share their mean score."""
     verdicts = {verdict.trajectory_id: verdict for verdict in judged.verdicts}
     same: dict[str, list[float]] = {}
     for answer in answers:
@@ -221,7 +221,7 @@ def _scored(answers: Sequence[_Answer], judged: JudgedGroup) -> list[ScoredReply
 
 
 def _is_error(answer: _Answer) -> bool:
-    """With a replay: not an action. Without one all that can be seen is a reply that is empty or was cut off."""
+    """With a replay: not an action. Without one, only an empty or truncated reply can be detected."""
     if answer.replayed is not None:
         return not answer.replayed.is_valid and not answer.replayed.is_blocked
     return not answer.completion.text.strip() or answer.completion.finish_reason == "length"

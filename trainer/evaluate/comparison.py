@@ -2,7 +2,7 @@
 
 Every number is averaged in this order: the samples of a policy at a decision point, the points of a window, the
 windows. Differences are taken at the decision point, where the policies faced the same question, so that an easy hour
-or a lenient group favours nobody.
+or a lenient group favours no policy.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from trainer.statistics import intervals
 from trainer.statistics.intervals import ANY, DIFFERENCE_OF_SHARES, SHARE, Bounds
 from trainer.types import Completion, Judge, Release
 
-_LONGEST_SHOWN = 2_000
+_MAX_SHOWN = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredReply:
-    """One policy's reply at a decision point, with what the judge and the replay say of it."""
+    """One policy's reply at a decision point, with its judge score and replay result."""
 
     text: str
     score: float
     explanation: str
     pnl: float | None = None
     is_valid: bool | None = None
-    """None where nobody can tell whether the reply is an action."""
+    """None if it is unknown whether the reply is an action."""
     is_error: bool = False
     is_blocked: bool | None = None
-    """None where nobody can tell what the safety guard would have said."""
+    """None if it is unknown whether the safety guard would have stopped it."""
     token_ids: tuple[int, ...] = ()
-    """As they were sampled; empty where the model's endpoint does not tell."""
+    """As sampled; empty if the model's endpoint does not return them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A decision point at which every policy has all its replies scored."""
+    """A decision point at which all replies of every policy have a score."""
 
     point: DecisionPoint
     replies: Mapping[Role, tuple[ScoredReply, ...]]
@@ -119,7 +119,7 @@ def windows_of(compared: Sequence[Compared], roles: Iterable[Role]) -> tuple[Win
 
 
 def score_pnl_correlation(compared: Sequence[Compared]) -> float | None:
-    """Does the judge see what the market saw? Not a target: a judge of decisions should not follow luck."""
+    """Does the judge agree with the market? Not a target: a judge of decisions should not follow luck."""
     pairs = [
         (reply.score, reply.pnl)
         for at in compared
@@ -142,7 +142,7 @@ def best_and_worst(
 
 def _example(at: Compared, names: Mapping[Role, str]) -> ExampleDecision:
     replies = (
-        ExampleReply(role, names[role], reply.text[:_LONGEST_SHOWN], reply.score, reply.pnl, reply.explanation)
+        ExampleReply(role, names[role], reply.text[:_MAX_SHOWN], reply.score, reply.pnl, reply.explanation)
         for role, own in at.replies.items()
         for reply in own
     )
@@ -152,7 +152,7 @@ def _example(at: Compared, names: Mapping[Role, str]) -> ExampleDecision:
         trajectory_id=at.point.trajectory.trajectory_id,
         agent_id=at.point.trajectory.agent_id,
         step_number=at.point.step.step_number,
-        observation=(seen if isinstance(seen, str) else "")[:_LONGEST_SHOWN],
+        observation=(seen if isinstance(seen, str) else "")[:_MAX_SHOWN],
         replies=tuple(replies),
         difference=_gain(at),
     )
@@ -197,7 +197,7 @@ def _interval(
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what is known, None if nothing is."""
+    """The mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
 
@@ -210,13 +210,13 @@ def _known(interval: Interval | None) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """How many decision points and replies are compared, and what counts as enough."""
+    """How many decision points and replies are compared, and what is enough."""
 
     points_per_window: int = 2
     samples: int = 4
     purposes: tuple[str, ...] = DECISIONS
     temperature: float | None = None
-    """None: the one that most of the logged calls were made at, so that an explorer's does not count."""
+    """None means the most frequent one in the log, so that an exploring agent's does not count."""
     max_group: int = 8
     min_gain: float = 0.0
     failures: FailurePolicy = field(default_factory=FailurePolicy)
@@ -225,7 +225,7 @@ class TrialPlan:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The decision points at which all policies can be compared, and why others cannot."""
+    """The decision points at which all policies can be compared, and why the others cannot."""
 
     compared: tuple[Compared, ...]
     asked: int
@@ -285,7 +285,7 @@ def summarise(
 
 
 class Contestant(Protocol):
-    """Anything that answers at a decision point: a checkpoint, a script, or the log itself."""
+    """Anything that replies at a decision point: a checkpoint, a script, or the log itself."""
 
     @property
     def name(self) -> str: ...

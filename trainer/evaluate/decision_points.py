@@ -1,8 +1,8 @@
-"""Decision points of held-out windows, and trajectories in which another reply was given there.
+"""Decision points of held-out windows, and trajectories with a different reply there.
 
 A decision point is one LLM call of a log: exactly the messages that an agent saw. Every policy under test answers the
-same ones. ``with_reply`` then puts an answer back where the logged one stood, under a name that says nothing, so that
-any judge can compare the answers without knowing whose they are.
+same ones. ``with_reply`` then replaces the logged reply with another, under an opaque name, so that any judge can
+compare the replies without knowing whose they are.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, Ma
 from data_bridge.quality import CheckedWindow
 
 DEFAULT_MAX_TOKENS = 256
-"""For calls whose writer did not log how long the reply could be."""
+"""For calls logged without a limit on the length of the reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionPoint:
-    """One logged call that every policy answers again."""
+    """One logged call, which every policy answers again."""
 
     trajectory: AgentTrajectory
     step_index: int
@@ -53,40 +53,40 @@ class DecisionPoint:
 
     @property
     def key(self) -> str:
-        """Names the point in seeds and aliases; the same in every evaluation."""
+        """The point's name in seeds and aliases; the same in every evaluation."""
         return f"{self.trajectory.trajectory_id}/{self.step_index}/{self.call_index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a reply would have come to: the action it is, and what that made against what really happened."""
+    """The result of a reply: its action, and what that would have earned given what really happened."""
 
     action: Action
     pnl: float | None
     is_valid: bool
-    """The reply is an action at all."""
+    """Whether the reply is an action at all."""
     is_blocked: bool
-    """The action was stopped by the safety guard."""
+    """Whether the safety guard stopped the action."""
 
 
 class Replay(Protocol):
-    """Rebuilds what happened at a decision point. Only a world that can be rebuilt has one."""
+    """Replays a decision point. Only a world that can be rebuilt has one."""
 
     def knows(self, point: DecisionPoint) -> bool:
-        """Whether this point can be rebuilt."""
+        """Whether this point can be replayed."""
         ...
 
     def play(self, point: DecisionPoint, reply: str) -> Replayed | None:
-        """What ``reply`` would have come to, or None for a point that is not of this world."""
+        """The result of ``reply``, or None for a point that is not of this world."""
         ...
 
 
 def decision_points(
-    checked: CheckedWindow, *, purposes: Collection[str], most: int, seed: int
+    checked: CheckedWindow, *, purposes: Collection[str], max_points: int, seed: int
 ) -> tuple[DecisionPoint, ...]:
-    """At most ``most`` different decision points of a window: one of each agent first, then their second, and so on.
+    """At most ``max_points`` decision points of a window: first one of each agent, then a second of each, and so on.
 
-    Which ones is decided by a hash of their names, so that a later evaluation asks the same questions.
+    A hash of their names decides which ones, so that a later evaluation uses the same points.
     """
     outcomes = checked.window.outcomes
     per_agent = [
@@ -96,7 +96,7 @@ def decision_points(
     chosen: dict[bytes, DecisionPoint] = {}
     for layer in zip_longest(*per_agent):
         for point in layer:
-            if point is not None and len(chosen) < most:
+            if point is not None and len(chosen) < max_points:
                 chosen.setdefault(msgspec.json.encode(point.messages), point)
     return tuple(chosen.values())
 
@@ -104,7 +104,7 @@ def decision_points(
 def _of_trajectory(
     trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
 ) -> Iterator[DecisionPoint]:
-    """The last call of a wanted purpose in each step: the one that the action came of."""
+    """The last call with one of the purposes in each step: the one that led to the action."""
     for step_index, step in enumerate(trajectory.steps):
         wanted = [
             index for index, call in enumerate(step.llm_calls) if call.purpose in purposes and _can_be_asked(call)
@@ -121,14 +121,14 @@ def _can_be_asked(call: LLMCall) -> bool:
 
 
 _NOT_CARRIED_OUT = Action(action_type="REPLY", success=True)
-"""A reply that nobody could carry out any more is not a failed action; the judge reads what it says."""
+"""A reply that can no longer be executed is not a failed action; the judge reads its text."""
 
 
 def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, alias: str) -> AgentTrajectory:
-    """The one-step trajectory of somebody called ``alias`` who gave ``reply`` at ``point``.
+    """The one-step trajectory of an agent called ``alias`` that gave ``reply`` at ``point``.
 
-    What came after the logged reply came of the logged reply, so it is left out; so is everything that would say
-    which model answered (names, versions, tokens, times).
+    What followed the logged reply was caused by it, so it is left out; so is everything that would reveal which model
+    answered (names, versions, tokens, times).
     """
     call = msgspec.structs.replace(
         point.call,
@@ -173,12 +173,12 @@ def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, a
 
 
 def alias_of(point: DecisionPoint, role: str, sample: int, seed: int) -> str:
-    """An id that is the same on every evaluation of this point and says nothing to who does not know the seed."""
+    """An id that is the same in every evaluation of this point and reveals nothing without the seed."""
     return _digest(seed, f"alias/{point.key}/{role}/{sample}")[:16]
 
 
 def blind_order(aliases: Sequence[str]) -> list[int]:
-    """Positions in an order that has nothing to do with who is who: that of the aliases, which are hashes."""
+    """Positions in an order that reveals no identity: that of the aliases, which are hashes."""
     return sorted(range(len(aliases)), key=lambda index: aliases[index])
 
 

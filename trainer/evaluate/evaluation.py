@@ -1,9 +1,9 @@
-"""Candidate against incumbent on held-out windows, and others beside them.
+"""Compares candidate and incumbent, and other policies, on held-out windows.
 
-    held-out windows → decision points → a reply of every policy → what it came to → groups without names → judge
-    → differences at each point → one number a window → intervals
+    held-out windows → decision points → a reply of every policy → its result → anonymous groups → judge
+    → differences at each point → one number per window → intervals
 
-``blind_trial`` asks and judges, ``comparison`` counts; here the windows are read and the result is kept.
+``blind_trial`` asks and judges, ``comparison`` computes; this module reads the windows and stores the result.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ async def evaluate_release(
     windows: Sequence[CheckedWindow],
     measure_kl: MeasureKL | None,
 ) -> Evaluation:
-    """The ``models`` and a baseline on ``windows`` (see ``held_out_windows``); the result is kept.
+    """Compare the ``models`` and a baseline on ``windows`` (see ``held_out_windows``); the result is stored.
 
-    ``measure_kl`` is given where the candidate runs on this machine.
+    ``measure_kl`` is given if the candidate runs on this machine.
     """
     replay = await load_replay(database, [window.window.window_id for window in windows])
     policies: dict[Role, Contestant] = {role: ModelPolicy(model) for role, model in models.items()}
@@ -84,7 +84,7 @@ async def held_out_windows(
     *,
     now: datetime | None = None,
 ) -> list[CheckedWindow]:
-    """The newest usable held-out windows, oldest first. One that any of ``models`` was trained on is not used."""
+    """The newest usable held-out windows, oldest first. Windows that any of ``models`` was trained on are not used."""
     rules = window_rules(windows, purpose="evaluation")
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
@@ -108,6 +108,6 @@ async def held_out_windows(
     if not found:
         raise NotEnoughData(
             "There is no usable held-out window to evaluate on: wait for more windows, or look further back with "
-            "--eval-lookback; `check_windows.py` says what is wrong with each."
+            "--eval-lookback; `check_windows.py` says why each is left out."
         )
     return found[::-1]

@@ -1,6 +1,6 @@
-"""Evaluation on the simulated market: what a reply would have come to, and a script to measure models against.
+"""Evaluation on the simulated market: the result of a reply, and a scripted baseline.
 
-The one place where evaluation meets the world. The planted truth stays there: a replay knows prices, not skill.
+The only place where evaluation uses the world. The planted truth stays there: a replay knows prices, not skill.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.world.replay import Moment, SimulatedWindow, decision_points, load_
 
 @dataclass(slots=True)
 class SimulatedReplay:
-    """Replays decisions of the simulated windows among those that are evaluated."""
+    """Replays decisions of the simulated windows in an evaluation."""
 
     windows: Mapping[str, SimulatedWindow]
     _moments: dict[str, Moment | None] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class SimulatedReplay:
         return Replayed(action, score.pnl, is_valid=score.is_valid, is_blocked=score.is_blocked)
 
     def moment(self, point: DecisionPoint) -> Moment | None:
-        """The world's side of ``point``; None if it is not of a simulated window, or was asked in other words."""
+        """The world's side of ``point``; None if its window is not simulated or its prompt has other text."""
         if point.key not in self._moments:
             self._moments[point.key] = self._rebuild(point)
         return self._moments[point.key]
@@ -57,14 +57,14 @@ class SimulatedReplay:
 
 @dataclass(frozen=True, slots=True)
 class NewsScript:
-    """A script that does what the news says, at the largest size allowed: the baseline of the simulated market."""
+    """A script that follows the news with the maximum stake: the baseline of the simulated market."""
 
     replay: SimulatedReplay
     name: str = "script that follows the news"
 
     async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
         moment = self.replay.moment(point)
-        if moment is None:  # a window that is not simulated: there the log is all there is to compare with
+        if moment is None:  # not a simulated window: only the log is available for comparison
             return [Completion(point.call.response, model=self.name)] * samples
         script = ScriptedPolicy(skill=1.0)
         answers = [

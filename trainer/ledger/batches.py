@@ -1,7 +1,7 @@
 """The ledger's batches and checkpoints: prepared, submitted, trained; or failed, or lost.
 
 ``batch_trained`` is the one place where a batch becomes durable: the batch, its checkpoint, its exclusions and the
-game's own rows are written together or not at all. Every write asks for the model's lock in its own transaction.
+game's own rows are written together or not at all. Every write checks the model's lock in its own transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 class BatchLedger:
     """The part of the ledger that makes a step happen once.
 
-    With a ``home``, what is written of a run is also appended to the run's folder there, for people and notebooks.
+    With a ``home``, records of a run are also appended to the run's folder there, for people and notebooks.
     """
 
     def __init__(self, database: Database, home: Path | None = None) -> None:
@@ -34,7 +34,7 @@ class BatchLedger:
         self._folders: dict[str, RunFolder] = {}
 
     def folder(self, run_id: str) -> RunFolder:
-        """The folder of one run. ConfigurationError if it cannot be made."""
+        """The folder of one run. ConfigurationError if it cannot be created."""
         if run_id not in self._folders:
             self._folders[run_id] = RunFolder(self._home, run_id)
         return self._folders[run_id]
@@ -48,7 +48,7 @@ class BatchLedger:
         return int(await self._pool.fetchval(query, run_id))
 
     async def batch_prepared(self, lock: ModelLock, record: BatchRecord) -> None:
-        """Store the batch before anything of it leaves this process."""
+        """Store the batch before any part of it leaves this process."""
         gone = {exclusion.trajectory_id for exclusion in record.exclusions}
         async with self._pool.acquire() as connection, connection.transaction():
             await check_held(connection, lock)
@@ -74,7 +74,7 @@ class BatchLedger:
             )
 
     async def batch_submitted(self, lock: ModelLock, batch_id: str, receipt: str) -> None:
-        """Keep the backend's newest receipt, before its job is followed."""
+        """Store the backend's newest receipt, before its job is followed."""
         async with self._pool.acquire() as connection, connection.transaction():
             await check_held(connection, lock)
             changes = "job_id = $4, submitted_at = coalesce(submitted_at, now())"
@@ -102,7 +102,7 @@ class BatchLedger:
         self.folder(record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
 
     async def _replace_exclusions(self, connection: Any, record: BatchRecord) -> None:
-        """What left a member out before a restart (its judge failed, it had no tokens) no longer does."""
+        """Delete exclusions from before a restart (judge failure, no tokens) of trajectories that are now members."""
         await connection.execute(
             "DELETE FROM hindsight.exclusions WHERE run_id = $1 AND trajectory_id = ANY($2::text[])",
             *(record.run_id, [verdict.trajectory_id for _, _, verdict in record.members()]),
@@ -140,7 +140,7 @@ class BatchLedger:
         return sorted(row["step"] for row in rows)
 
     async def unfinished_batch(self, model: str) -> BatchRecord | None:
-        """The batch that a dead process left prepared or submitted, if there is one."""
+        """The batch that a dead process left prepared or submitted, if any."""
         found = await self._pool.fetchval(
             "SELECT to_jsonb(b) || jsonb_build_object('known_metrics', metrics) FROM hindsight.batches b"
             " WHERE model = $1 AND state = ANY($2::text[])",
@@ -167,7 +167,7 @@ class BatchLedger:
 
 
 async def exclude_rows(connection: Any, run_id: str, exclusions: Iterable[Exclusion]) -> None:
-    """The last word on a trajectory wins: a judge that failed before a restart may have answered after it."""
+    """The latest reason replaces an earlier one: a judge that failed before a restart may have answered after it."""
     rows = list({one.trajectory_id: one for one in exclusions}.values())
     if rows:
         await connection.execute(
@@ -184,7 +184,7 @@ async def exclude_rows(connection: Any, run_id: str, exclusions: Iterable[Exclus
 
 
 def as_json(value: Any) -> str:
-    """jsonb knows no NaN: msgspec writes it as null."""
+    """jsonb has no NaN: msgspec writes it as null."""
     return msgspec.json.encode(value).decode()
 
 
@@ -215,7 +215,7 @@ class BatchRecord:
     trainable_tokens: int
     job_id: str | None = None
     known_metrics: Mapping[str, Any] = field(default_factory=dict)
-    """What is measured of it before it is trained."""
+    """Metrics of the batch before it is trained."""
 
     @property
     def window_ids(self) -> list[str]:
@@ -235,7 +235,7 @@ def decode_groups(text: str) -> tuple[GroupRecord, ...]:
 def game_verdicts(
     group_id: str, verdicts: Sequence[Verdict], identity: JudgeIdentity, verdict_key: str
 ) -> GroupVerdicts:
-    """The verdicts of a group as the game's columns hold them."""
+    """The verdicts of a group as stored in the game's columns."""
     return GroupVerdicts(
         group_id,
         identity.judge,
@@ -255,7 +255,7 @@ def game_verdicts(
 
 
 async def write_game_rows(connection: Any, record: BatchRecord, result: StepResult) -> None:
-    """In the transaction that makes ``record`` durable: what the game reads back of it."""
+    """Write what the game reads about ``record``, in the transaction that makes it durable."""
     times = await connection.fetchrow(
         "SELECT prepared_at, coalesce(submitted_at, prepared_at) AS started_at FROM hindsight.batches"
         " WHERE batch_id = $1",

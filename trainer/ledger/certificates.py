@@ -1,4 +1,4 @@
-"""Certificates in the ledger: kept with the exact judge, rubric and prompt, because a change of any voids them."""
+"""Certificates in the ledger: stored for the exact judge, rubric and prompt, because any change voids them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.types import JudgeIdentity
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One property of the judge. ``value`` None: could not be measured on this material; such a line does not fail."""
+    """One property of the judge. ``value`` is None if this material cannot measure it; such a line does not fail."""
 
     name: str
     value: float | None

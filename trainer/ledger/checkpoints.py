@@ -21,8 +21,8 @@ class Listed:
 
     checkpoint: Checkpoint
     state: str
-    """Of its latest promotion; if it never had one ``refused``, ``undecided``, ``evaluated``, ``new``, or ``absent``
-    where its files are not on this machine (any more)."""
+    """The state of its latest promotion; without one ``refused``, ``undecided``, ``evaluated``, ``new``, or ``absent``
+    if its files are not on this machine."""
     run_id: str
     batch_id: str
     trained_at: datetime
@@ -46,7 +46,7 @@ def parse_checkpoint_name(name: str, default_model: str) -> tuple[str, int]:
 
 
 async def find_checkpoint(database: Database, model: str, step: int) -> Checkpoint:
-    """A checkpoint of the ledger; step 0 is the base model it all started from. ConfigurationError if there is none."""
+    """A checkpoint of the ledger; step 0 is the base model. ConfigurationError if there is none."""
     return await checkpoint_at(database.pool, model, step)
 
 
@@ -67,8 +67,8 @@ async def checkpoint_at(source: Any, model: str, step: int) -> Checkpoint:
             location = _at_step_0(await source.fetchval(trained, model), first["base_model"])
             return Checkpoint(model, 0, first["base_model"], first["backend"], location)
     known = await source.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
-    there_is = "it has no checkpoint yet; train it first" if known is None else f"the newest is step {known}"
-    raise ConfigurationError(f"Model {model!r} has no checkpoint of step {step}: {there_is}.")
+    available = "it has no checkpoint yet; train it first" if known is None else f"the newest is step {known}"
+    raise ConfigurationError(f"Model {model!r} has no checkpoint of step {step}: {available}.")
 
 
 def _at_step_0(trained: str | None, base_model: str) -> str:
@@ -79,7 +79,7 @@ def _at_step_0(trained: str | None, base_model: str) -> str:
 
 
 async def named_checkpoint(database: Database, name: str | None, model: str) -> Checkpoint:
-    """The checkpoint that ``name`` stands for, or the newest of ``model``. ConfigurationError if there is none."""
+    """The checkpoint called ``name``, or the newest of ``model``. ConfigurationError if there is none."""
     if name is not None:
         return await find_checkpoint(database, *parse_checkpoint_name(name, model))
     step = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
@@ -115,7 +115,7 @@ def _state_of_unpromoted(location: str, ruling: str | None) -> str:
 
 
 async def list_checkpoints(database: Database, model: str) -> list[Listed]:
-    """Every checkpoint of a model, the newest first, with what it came from and what became of it."""
+    """Every checkpoint of a model, the newest first, with its origin and its latest state."""
     listed = []
     for row in await database.pool.fetch(_LIST, model):
         state = row["state"] or _state_of_unpromoted(row["location"], row["ruling"])

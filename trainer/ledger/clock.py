@@ -1,8 +1,8 @@
-"""How late it is for whoever reads windows: the database's time, or the simulated market's where that is ahead.
+"""The current time for reading windows: the database's, or the simulated market's if that is ahead.
 
-The database's, because a host whose own clock is wrong would find no windows, or ones that are not over.
+Not the host's clock: if that is wrong, it would find no windows, or windows that have not ended.
 
-The closed loop plays one day after the other, faster than they pass: what it has played is over all the same.
+The closed loop plays days faster than real time: the windows that it has played have still ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.ledger.simulation import newest_simulated
 
 
 async def clock(database: Database, until: str | None) -> datetime:
-    """``--until``, or now; where simulated windows lie ahead of us, the moment at which the last of them is closed."""
+    """``--until``, or now; if simulated windows lie in the future, the moment when the last of them closes."""
     if until is not None:
         return moment_of(until)
     now: datetime = await database.pool.fetchval("SELECT now()")

@@ -17,7 +17,7 @@ async def save(database: Database, evaluation: Evaluation) -> None:
         " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14)",
         *(evaluation.evaluation_id, evaluation.run_id, evaluation.model, candidate.step, evaluation.compared_with[1]),
         *(evaluation.judge.judge, gain.windows, gain.mean, gain.low, gain.high),
-        to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb takes no NUL, which a model can say
+        to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb does not accept NUL, which a model can produce
         *(evaluation.created_at, candidate.prompt_version, candidate.lessons_policy),
     )
 
@@ -44,7 +44,7 @@ async def latest_evaluation(
 
 
 async def trained_among(database: Database, models: Collection[str], window_ids: Sequence[str]) -> set[str]:
-    """Which of these windows a batch of any of ``models`` holds."""
+    """Which of these windows a batch of any of ``models`` contains."""
     rows = await database.pool.fetch(
         "SELECT DISTINCT window_id FROM hindsight.batch_trajectories"
         " WHERE model = ANY($1) AND window_id = ANY($2) AND NOT released",
@@ -54,6 +54,6 @@ async def trained_among(database: Database, models: Collection[str], window_ids:
 
 
 async def leaked_windows(database: Database, held_out_share: float) -> set[str]:
-    """Held-out windows that any batch holds, whatever its state: empty, or promise five is broken."""
+    """Held-out windows in any batch, whatever its state: must be empty, or held-out data has leaked."""
     rows = await database.pool.fetch("SELECT DISTINCT window_id FROM hindsight.batch_trajectories")
     return {row["window_id"] for row in rows if is_held_out(row["window_id"], held_out_share)}

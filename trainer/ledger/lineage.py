@@ -1,7 +1,7 @@
-"""Where a checkpoint comes from, and what became of a window: read off the ledger, nothing else.
+"""Where a checkpoint comes from, and how a window was used: from the ledger alone.
 
-Backwards: checkpoint → batch → groups of windows → verdicts with their words, judge and rubric → run, configuration,
-code. Forwards: window → the checkpoints it trained, and what agents use of them now; or why it trained none.
+Backwards: checkpoint → batch → groups of windows → verdicts with explanations, judge and rubric → run, configuration,
+code. Forwards: window → the checkpoints it trained, and which of them agents use now; or why it trained none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainer.types import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class TrainedTrajectory:
-    """One member of a group: what the judge made of it, and the hash of what was judged."""
+    """One member of a group: its verdict, and the hash of what was judged."""
 
     trajectory_id: str
     agent_id: str
@@ -59,9 +59,9 @@ class Ancestor:
     settings: dict[str, Any]
     batch_id: str
     parent_step: int
-    """The checkpoint that the step was taken from; 0 is the base model."""
+    """The checkpoint that the step started from; 0 is the base model."""
     policy_step: int
-    """The checkpoint that the batch was scored for: an earlier one than the parent if it was prepared ahead."""
+    """The checkpoint that the batch was scored for: older than the parent if it was prepared ahead."""
     trainable_tokens: int
     metrics: dict[str, Any]
     groups: tuple[TrainedGroup, ...]
@@ -83,12 +83,12 @@ class Descendant:
     later_steps: int
     """Checkpoints of the model that build on it."""
     state: str | None
-    """Of the newest promotion that carries it: of this step, or of one that builds on it."""
+    """State of the newest promotion that includes it: of this step, or of one that builds on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowStory:
-    """What became of a window."""
+    """How a window was used."""
 
     window_id: str
     held_out: bool
@@ -129,7 +129,7 @@ WHERE report -> 'windows' @> jsonb_build_array(jsonb_build_object('window_id', $
 async def walk_back(database: Database, model: str, step: int, *, depth: int = 1) -> list[Ancestor]:
     """The checkpoint and those before it, the newest first: ``depth`` of them, 0 for all.
 
-    ConfigurationError if there is no such checkpoint; an empty list for the base model, which came from nowhere.
+    ConfigurationError if there is no such checkpoint; an empty list for the base model, which has no parent.
     """
     await find_checkpoint(database, model, step)
     found: list[Ancestor] = []
@@ -143,7 +143,7 @@ async def walk_back(database: Database, model: str, step: int, *, depth: int = 1
 
 
 async def walk_forward(database: Database, window_id: str, held_out_share: float) -> WindowStory:
-    """What became of a window. NotEnoughData if no run ever saw it."""
+    """How a window was used. NotEnoughData if no run ever read it."""
     window_id = normalise(window_id) or window_id
     pool = database.pool
     trained = await pool.fetch(_TRAINED, window_id)

@@ -1,9 +1,9 @@
 """One trainer at a time for one model, on any number of hosts.
 
 The lock is a row with a lease and a heartbeat: it works through a pooler in transaction mode, where a session's
-advisory lock does not. A holder that dies stops beating and its lease ends within ``LEASE``; on the same host the
-next trainer sees that the process is gone and takes over at once. The token fences: every durable write of the
-ledger asks for it, so that a trainer that was asleep while another took over can write nothing.
+advisory lock does not. The heartbeat of a dead holder stops and its lease expires within ``LEASE``; on the same
+host the next trainer sees that the process is gone and takes over immediately. The token is a fence: every durable
+write of the ledger checks it, so that a trainer that was suspended while another took over can write nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BEAT = timedelta(seconds=3)
 
 
 class ModelBusy(HindsightError, BlockingIOError):
-    """Another trainer works on the model. Says who."""
+    """Another trainer holds the model. Names it."""
 
     exit_code = 2
 
@@ -46,7 +46,7 @@ class ModelLock:
 
 @asynccontextmanager
 async def hold(database: Database, model: str, *, beat: timedelta = BEAT) -> AsyncIterator[ModelLock]:
-    """Hold ``model`` for the length of the block. ModelBusy if another live trainer holds it."""
+    """Hold ``model`` for the duration of the block. ModelBusy if another live trainer holds it."""
     token = await _take(database, model)
     lock = ModelLock(model, token, asyncio.Event())
     beating = asyncio.create_task(_keep(database, lock, beat), name=f"heartbeat of {model}")
@@ -59,12 +59,12 @@ async def hold(database: Database, model: str, *, beat: timedelta = BEAT) -> Asy
 
 
 async def check_held(connection: Any, lock: ModelLock) -> None:
-    """Inside a transaction: ModelBusy unless the lock is still ours, and nobody can take it before the commit."""
+    """Inside a transaction: ModelBusy unless the lock is still ours; nobody can take it before the commit."""
     query = "SELECT token FROM hindsight.model_locks WHERE model = $1 FOR UPDATE"
     if await connection.fetchval(query, lock.model) != lock.token:
         raise ModelBusy(
-            f"Another trainer took over model {lock.model!r} while this one did not answer; "
-            "nothing was written; start it again when the other one has finished."
+            f"Another trainer took over model {lock.model!r} while this one was suspended; "
+            "nothing was written; run it again when the other one has finished."
         )
 
 
@@ -102,12 +102,12 @@ async def _let_go(database: Database, lock: ModelLock) -> None:
         await database.pool.execute(
             "DELETE FROM hindsight.model_locks WHERE model = $1 AND token = $2", lock.model, lock.token
         )
-    except Exception as error:  # the fault that ended the block is the one to tell; the lease ends by itself
-        logger.warning("the lock of model %s could not be given back and ends by itself: %s", lock.model, error)
+    except Exception as error:  # report the fault that ended the block instead; the lease expires by itself
+        logger.warning("the lock of model %s could not be released and will expire: %s", lock.model, error)
 
 
 async def _keep(database: Database, lock: ModelLock, beat: timedelta) -> None:
-    """Beat until cancelled. A database that is away for a moment is not a lost lock; another token is."""
+    """Send heartbeats until cancelled. A brief database outage does not lose the lock; another token does."""
     while not lock.lost.is_set():
         await asyncio.sleep(beat.total_seconds())
         try:
@@ -116,7 +116,7 @@ async def _keep(database: Database, lock: ModelLock, beat: timedelta) -> None:
                 *(lock.model, lock.token),
             )
         except Exception as error:
-            logger.warning("the heartbeat of model %s failed, trying again: %s", lock.model, error)
+            logger.warning("the heartbeat of model %s failed, retrying: %s", lock.model, error)
             continue
         if not status.endswith(" 1"):
             logger.error("another trainer took over model %s", lock.model)
@@ -130,12 +130,12 @@ def _host() -> str:
         try:
             parts.append(os.readlink(source) if source.is_symlink() else source.read_text().strip())
         except OSError:
-            continue  # not Linux: the host name has to do
+            continue  # not Linux: use the host name only
     return " ".join(parts)
 
 
 def _started(pid: int) -> str:
-    """When process ``pid`` started, in a form that tells two processes with one pid apart; empty if it is gone."""
+    """When process ``pid`` started, in a form that distinguishes processes with the same pid; empty if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

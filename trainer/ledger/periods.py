@@ -1,8 +1,8 @@
 """Who trains a scheduled period: one host at a time, and each period once.
 
-A claim is a row ``(job, period)`` with a heartbeat; a host that dies stops beating, and the next one takes the period
-over. Training is itself resumable and settles the remote job first, so taking over never trains a batch twice. "Now"
-is the database's clock, so a host's wrong clock cannot make a period happen twice or not at all.
+A claim is a row ``(job, period)`` with a heartbeat; the heartbeat of a dead host stops, and the next host takes the
+period over. Training is itself resumable and settles the remote job first, so taking over never trains a batch twice.
+"Now" is the database's clock, so a host's wrong clock can neither repeat nor skip a period.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LEASE = timedelta(seconds=30)
 BEAT = timedelta(seconds=5)
 
 AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""What a database that restarts does to a question."""
+"""Errors of a query while the database restarts."""
 
 
 class PeriodResult(StrEnum):
-    """How a period ended. Only ``failed`` may be tried again."""
+    """How a period ended. Only ``failed`` may be retried."""
 
     DONE = "done"
     SKIPPED = "skipped"
@@ -44,7 +44,7 @@ class PeriodResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to train one period, as long as its heartbeat goes on."""
+    """The right to train one period, as long as its heartbeat continues."""
 
     job: str
     period: datetime
@@ -55,12 +55,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Why a period was not claimed: somebody trains it now, or it is over."""
+    """Why a period was not claimed: another host is training it, or it is finished."""
 
     state: str
     holder: str
     exit_code: int | None = None
-    """Of a period that is over."""
+    """Set for a finished period."""
 
 
 class Periods:
@@ -79,12 +79,12 @@ class Periods:
         return moment.astimezone(UTC)
 
     async def has_history_before(self, period: datetime) -> bool:
-        """Whether this job ran before: otherwise an earlier period was not missed, it never existed."""
+        """Whether this job ran before: if not, an earlier period was not missed."""
         query = "SELECT EXISTS (SELECT 1 FROM hindsight.periods WHERE job = $1 AND period < $2)"
         return bool(await self._database.pool.fetchval(query, self._job, period))
 
     async def abandoned(self) -> list[datetime]:
-        """Periods whose host has stopped beating, oldest first."""
+        """Periods whose host's heartbeat has stopped, oldest first."""
         rows = await self._database.pool.fetch(
             "SELECT period FROM hindsight.periods"
             " WHERE job = $1 AND state = 'running' AND now() - heartbeat_at > $2 ORDER BY period",
@@ -93,10 +93,10 @@ class Periods:
         return [row["period"].astimezone(UTC) for row in rows]
 
     async def claim(self, period: datetime) -> Claim | Held:
-        """Take ``period`` if it is free, failed a while ago with tries left, or left behind by a dead host."""
+        """Take ``period`` if it is free, failed a while ago with retries left, or was left by a dead host."""
         token, host, pid = uuid.uuid4().hex, socket.gethostname(), os.getpid()
         async with self._database.pool.acquire() as connection, connection.transaction():
-            # One decision at a time per period; the lock ends with the transaction, so poolers are fine.
+            # One decision at a time per period; the lock ends with the transaction, so poolers work.
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"{self._job}/{period}")
             row = await connection.fetchrow(
                 "SELECT state, host, pid, attempts, exit_code, now() - heartbeat_at > $3 AS dead,"
@@ -124,7 +124,7 @@ class Periods:
             return Claim(self._job, period, token, row["attempts"] + 1, taken_over_from=holder if abandoned else None)
 
     async def beat(self, claim: Claim) -> bool:
-        """Say that the claim's holder lives. False if the claim is no longer ours."""
+        """Send a heartbeat. False if the claim is no longer ours."""
         status = await self._database.pool.execute(
             "UPDATE hindsight.periods SET heartbeat_at = now()"
             " WHERE job = $1 AND period = $2 AND claim = $3 AND state = 'running'",
@@ -133,7 +133,7 @@ class Periods:
         return bool(status.endswith(" 1"))
 
     async def finish(self, claim: Claim, outcome: PeriodResult, exit_code: int, reason: str) -> bool:
-        """Close the period. False if another host has taken it over meanwhile."""
+        """Close the period. False if another host has taken it over."""
         status = await self._database.pool.execute(
             "UPDATE hindsight.periods SET state = $4, exit_code = $5, reason = $6, finished_at = now()"
             " WHERE job = $1 AND period = $2 AND claim = $3",
@@ -142,9 +142,9 @@ class Periods:
         return bool(status.endswith(" 1"))
 
     async def finished_a_run(self, pid: int, since: datetime) -> bool:
-        """Whether process ``pid`` of this host has finished a run since then, a new one or one it took up.
+        """Whether process ``pid`` of this host has finished a new or resumed run since then.
 
-        A command that does nothing also ends with 0.
+        A command that does nothing also exits with 0.
         """
         return bool(
             await self._database.pool.fetchval(
@@ -157,7 +157,7 @@ class Periods:
 
 @asynccontextmanager
 async def beating(periods: Periods, claim: Claim) -> AsyncIterator[asyncio.Event]:
-    """Beat for the length of the block; the event is set when the claim has gone to another host."""
+    """Send heartbeats for the duration of the block; the event is set when another host takes the claim."""
     lost = asyncio.Event()
     task = asyncio.create_task(_beat(periods, claim, lost), name="heartbeat of the period")
     try:
@@ -173,5 +173,5 @@ async def _beat(periods: Periods, claim: Claim, lost: asyncio.Event) -> None:
             if not await periods.beat(claim):
                 lost.set()
         except AWAY as error:
-            logger.warning("no heartbeat this time: %s", redact(str(error) or type(error).__name__))
+            logger.warning("heartbeat failed: %s", redact(str(error) or type(error).__name__))
         await asyncio.sleep(BEAT.total_seconds())

@@ -1,7 +1,7 @@
 """Which release the agents were given, when and why: the history of promotions.
 
-The pointer to what agents use is the one row of a model in state ``serving``; a unique index keeps it one. Writing
-happens inside ``one_promotion_at_a_time``, the transaction that also changes the game's own table.
+The pointer to what agents use is the one row of a model in state ``serving``; a unique index keeps it one. Writes
+happen inside ``one_promotion_at_a_time``, the transaction that also changes the game's own table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.types import Checkpoint, Release
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """One row: a release that was given to agents, when, why, and what became of it."""
+    """One row: a release that was given to agents, when, why, and its outcome."""
 
     promotion_id: int
     checkpoint: Checkpoint
@@ -41,7 +41,7 @@ class Promotion:
     served_model: str
     canary_share: float | None
     canary_after: str | None
-    """The newest window when the canary began."""
+    """The newest window when the canary started."""
     created_at: datetime
     serving_since: datetime | None
     ended_at: datetime | None
@@ -87,7 +87,7 @@ def promotion_of(row: asyncpg.Record) -> Promotion:
 
 @asynccontextmanager
 async def one_promotion_at_a_time(database: Database) -> AsyncIterator[Any]:
-    """One transaction, alone in the whole database: ``trained_models`` has one deployed row for all models."""
+    """One exclusive transaction in the whole database: ``trained_models`` has one deployed row for all models."""
     async with database.pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(hashtext('hindsight.promotions'))")
         yield connection
@@ -123,7 +123,7 @@ async def insert_promotion(
 async def end_promotion(
     connection: Any, model: str, state: PromotionState, then: PromotionState, outcome: str | None = None
 ) -> Promotion | None:
-    """Move the promotion in ``state`` on to ``then``, if there is one."""
+    """Move the promotion in ``state`` to ``then``, if there is one."""
     current = await in_state(connection, model, state)
     return None if current is None else await move_promotion(connection, current, then, outcome)
 
@@ -147,7 +147,7 @@ async def move_promotion(
 async def mark_canary_agents(
     connection: Any, promotion: Promotion, agents: Sequence[str], after: str | None
 ) -> Promotion:
-    """Who the canary is tried by, and the newest window before it began."""
+    """Store the canary's agents, and the newest window before it started."""
     await connection.execute(
         "INSERT INTO hindsight.canary_agents (promotion_id, agent_id) SELECT $1, unnest($2::text[])",
         *(promotion.promotion_id, list(agents)),
@@ -167,8 +167,8 @@ async def canary_agents_of(source: Any, promotion: Promotion) -> frozenset[str]:
     return frozenset(row["agent_id"] for row in rows)
 
 
-# By history, not by number: a lower step may have been promoted after a higher one. A step that was taken away since
-# it last served is no way back.
+# By history, not by number: a lower step may have been promoted after a higher one. A step that was rolled
+# back since it last served is not a rollback target.
 _USED_BEFORE = """
 SELECT * FROM hindsight.promotions p WHERE model = $1 AND step <> $2 AND serving_since IS NOT NULL
     AND NOT EXISTS (SELECT FROM hindsight.promotions l WHERE l.model = p.model AND l.step = p.step
@@ -235,7 +235,7 @@ def read_pointer(home: Path, model: str) -> Pointer | None:
 
 
 async def read_from_database(database: Database, model: str) -> Pointer:
-    """The truth, from one snapshot."""
+    """What agents use according to the database, from one snapshot."""
     async with (
         database.pool.acquire() as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
@@ -249,7 +249,7 @@ async def read_from_database(database: Database, model: str) -> Pointer:
 
 
 async def sync(database: Database, home: Path, model: str) -> Pointer:
-    """Make the file agree with the database. Two at once end with the newer state, whoever writes last."""
+    """Make the file agree with the database. Concurrent calls end with the newer state, whichever writes last."""
     while True:
         pointer = await read_from_database(database, model)
         _write(pointer_file(home, model), pointer)

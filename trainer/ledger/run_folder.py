@@ -1,9 +1,9 @@
-"""The folder of one run: what it was told to do, what it read, what it left out, and how each step went.
+"""The folder of one run: its settings, what it read, what it left out, and the metrics of each step.
 
 ``config.json`` (no secrets), ``plan.json``, ``windows.jsonl``, ``exclusions.jsonl``, ``metrics.jsonl``, at the end
-``summary.json``, and ``evaluation.json`` and ``report.html`` of what came of it. The ledger is the truth; the folder
-is for people and notebooks, and no run reads it again: one that cannot be written to, because the disk is full, is a
-warning and never the end of a run. A run that is taken up again appends to its folder.
+``summary.json``, and ``evaluation.json`` and ``report.html`` with its results. The ledger is authoritative; the
+folder is for people and notebooks, and no run reads it: if it cannot be written to, because the disk is full, that is a
+warning and never ends a run. A resumed run appends to its folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 class RunFolder:
     """Writes under ``home/runs/RUN_ID``; without a home nowhere.
 
-    ConfigurationError if there can be no such folder, before anything is paid.
+    ConfigurationError if the folder cannot be created, before anything is paid for.
     """
 
     def __init__(self, home: Path | None, run_id: str) -> None:
@@ -40,7 +40,7 @@ class RunFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"{self.path} cannot be made ({error.strerror}): give a --home that can be written to."
+                f"{self.path} cannot be created ({error.strerror}): set --home to a writable folder."
             ) from error
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
@@ -78,13 +78,13 @@ class RunFolder:
 
     @contextmanager
     def _never_in_the_way(self, name: str) -> Iterator[None]:
-        """What cannot be written is left out, with one warning for the whole folder."""
+        """Skip what cannot be written, with one warning for the whole folder."""
         try:
             yield
         except OSError as error:
             if not self._has_warned:
                 logger.warning(
-                    "%s cannot be written (%s); the run goes on, and the ledger has every step of it",
+                    "%s cannot be written (%s); the run continues, and the ledger has every step",
                     self.path / name,
                     error.strerror,
                 )

@@ -1,7 +1,7 @@
-"""The trainer's memory in Postgres: runs, planned windows, exclusions; and, in ``ledger.batches``, batches.
+"""The trainer's state in Postgres: runs, planned windows, exclusions; and, in ``ledger.batches``, batches.
 
-Every method is one transaction. The states and what may follow what are in ``ledger.states``; an UPDATE that finds
-another state than the tables allow is refused.
+Every method is one transaction. The states and their transitions are in ``ledger.states``; an UPDATE from any
+other state is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainer.types import PlannedGroup, PlannedWindow, RunPlan
 
 
 class PlayedDay(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one day of the closed loop came to. Of a day that was played before a restart only the training is known."""
+    """The results of one day of the closed loop. For a day played before a restart, only the training is known."""
 
     day: int
     first_window: str = msgspec.field(name="from")
@@ -39,7 +39,7 @@ class PlayedDay(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LoopState(msgspec.Struct, frozen=True):
-    """How far the closed loop is: from where a run that is taken up goes on."""
+    """How far the closed loop is, so that a resumed run continues there."""
 
     first_window: str
     days: tuple[PlayedDay, ...] = ()
@@ -47,13 +47,13 @@ class LoopState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run that can be taken up, or was."""
+    """A run that can be or was resumed."""
 
     run_id: str
     state: RunState
     dropout_rate: float
     loop: LoopState | None
-    """None for a run on the game's own log."""
+    """None for a run on the game's log."""
 
 
 async def has_ledger(database: Database) -> bool:
@@ -67,7 +67,7 @@ class Ledger(BatchLedger):
     # Runs
 
     async def find_unfinished_run(self, model: str, fingerprint: str) -> StoredRun | None:
-        """The newest run of ``model`` that did not end well, if it was made with the same ``fingerprint``."""
+        """The newest run of ``model`` that is not done, if it has the same ``fingerprint``."""
         row = await self._pool.fetchrow(
             "SELECT run_id, state, fingerprint, plan::text, summary::text FROM hindsight.runs"
             " WHERE model = $1 ORDER BY started_at DESC, run_id DESC LIMIT 1",
@@ -77,7 +77,7 @@ class Ledger(BatchLedger):
             return None
         plan = json.loads(row["plan"])
         if not plan:
-            return None  # it died before it had planned anything
+            return None  # it died before its plan was stored
         summary = json.loads(row["summary"])
         loop = msgspec.convert(summary, LoopState) if "first_window" in summary else None
         return StoredRun(row["run_id"], RunState(row["state"]), plan["dropout_rate"], loop)
@@ -93,7 +93,7 @@ class Ledger(BatchLedger):
         settings: Mapping[str, Any],
         plan: RunPlan,
     ) -> None:
-        """A new run with everything it is going to do, in one transaction."""
+        """Store a new run with its whole plan, in one transaction."""
         folder = self.folder(run_id)
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.execute(
@@ -105,8 +105,8 @@ class Ledger(BatchLedger):
             await add_plan(connection, run_id, plan)
         folder.exclusions(plan.excluded)
 
-    async def take_up(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
-        """Go on with an unfinished run as ``settings`` say now, with the windows that came since."""
+    async def resume_run(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
+        """Resume an unfinished run with the current ``settings`` and the windows that were added since."""
         async with self._pool.acquire() as connection, connection.transaction():
             await move(
                 *(connection, run_id, RunState.RUNNING),
@@ -117,7 +117,7 @@ class Ledger(BatchLedger):
         self.folder(run_id).exclusions(added.excluded)
 
     async def extend(self, run_id: str, added: RunPlan) -> None:
-        """More windows for a run that is under way."""
+        """Add windows to a run in progress."""
         async with self._pool.acquire() as connection, connection.transaction():
             await add_plan(connection, run_id, added)
         self.folder(run_id).exclusions(added.excluded)
@@ -130,12 +130,12 @@ class Ledger(BatchLedger):
             await move(connection, run_id, state, changes, error, as_json(summary or {}))
 
     async def note(self, run_id: str, loop: LoopState) -> None:
-        """Keep how far the closed loop is, while the run is under way."""
+        """Store how far the closed loop is, while the run is in progress."""
         update = "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1"
         await self._pool.execute(update, run_id, as_json(loop))
 
     async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
-        """The run's windows in order with the groups that are neither in a durable batch nor left out for good."""
+        """The run's windows in order with the groups that are neither in a durable batch nor permanently left out."""
         settled = await self._settled(run_id)
         windows = [
             replace(window, groups=tuple(group for group in window.groups if not _is_closed(group, settled)))
@@ -144,7 +144,7 @@ class Ledger(BatchLedger):
         return tuple(window for window in windows if window.groups)
 
     async def progress_of(self, run_id: str) -> Progress:
-        """How far earlier attempts of the run came. Groups that are still open are counted when their turn comes."""
+        """The progress of earlier attempts of the run. Open groups are counted when they are processed."""
         windows, settled = await self._planned_windows(run_id), await self._settled(run_id)
         closed = [[group for group in window.groups if _is_closed(group, settled)] for window in windows]
         finished = sum(len(own) == len(window.groups) for own, window in zip(closed, windows, strict=True))
@@ -155,7 +155,7 @@ class Ledger(BatchLedger):
             " FROM hindsight.batches WHERE run_id = $1 AND state = $2",
             *(run_id, BatchState.TRAINED.value),
         )
-        # The evaluation is paid by the same run, but for windows that it did not plan.
+        # The same run pays for the evaluation, but for windows that it did not plan.
         paid = await self._pool.fetchval(
             "SELECT coalesce(sum(cost_usd), 0) FROM hindsight.judge_calls"
             " JOIN hindsight.windows USING (run_id, window_id) WHERE run_id = $1",
@@ -180,7 +180,7 @@ class Ledger(BatchLedger):
         return [msgspec.convert({**row, "groups": json.loads(row["groups"])}, PlannedWindow) for row in rows]
 
     async def _settled(self, run_id: str) -> dict[str, Reason | None]:
-        """Trajectories that the run is done with: left out for good with the reason, or trained (None)."""
+        """Trajectories that the run has finished: permanently left out with the reason, or trained (None)."""
         rows = await self._pool.fetch(
             "SELECT trajectory_id, reason FROM hindsight.exclusions WHERE run_id = $1 AND reason = ANY($3::text[])"
             " UNION ALL SELECT trajectory_id, NULL FROM hindsight.batch_trajectories"
@@ -208,9 +208,9 @@ class Ledger(BatchLedger):
             self.folder(run_id).exclusions(excluded)
 
     async def decided_against(self, model: str, window_ids: Iterable[str]) -> dict[str, Reason]:
-        """Trajectories of these windows that an earlier run of ``model`` left out for good, and why.
+        """Trajectories of these windows that an earlier run of ``model`` left out permanently, and why.
 
-        Only of windows that the run came to: one that it never reached (``--max-steps``) is planned anew.
+        Only for windows that the run reached: a window that it never reached (``--max-steps``) is planned again.
         """
         rows = await self._pool.fetch(
             "SELECT e.trajectory_id, e.reason FROM hindsight.exclusions e"
@@ -235,7 +235,7 @@ def _is_closed(group: PlannedGroup, settled: Mapping[str, Reason | None]) -> boo
 
 
 async def add_plan(connection: Any, run_id: str, plan: RunPlan) -> None:
-    """The windows of ``plan``, and what it leaves out."""
+    """Store the windows of ``plan``, and what it leaves out."""
     await connection.executemany(
         "INSERT INTO hindsight.windows (run_id, window_id, hours, state, groups) VALUES ($1, $2, $3, $4, $5::jsonb)",
         [

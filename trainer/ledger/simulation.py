@@ -1,6 +1,6 @@
-"""The simulated market's memory in Postgres: what was played, and the planted truth. For replay, never for training.
+"""The simulated market's state in Postgres: what was played, and the planted truth. For replay, never for training.
 
-The rows know nothing of markets and books: a world is four settings, and prices and limits are JSON text.
+This module knows nothing about markets or accounts: a world is four settings, and prices and limits are JSON text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WINDOWS = """
 SELECT window_id, world_seed, luck, stage, decisions, prompt_version, window_index, limits, tape
 FROM hindsight.simulated_windows WHERE window_id = ANY($1) AND tape <> 'null'
 """
-# A window is claimed before its rows are written, and has no tape until they are: JSON's null, not SQL's.
+# A window is claimed before its rows are written, and its tape is null until they are: JSON's null, not SQL's.
 _CLAIM_WINDOW = """
 INSERT INTO hindsight.simulated_windows
     (window_id, world_seed, luck, stage, decisions, prompt_version, window_index, limits, tape)
@@ -66,7 +66,7 @@ class SimulatedWindowRow(NamedTuple):
 
 
 class SimulatedAgentRow(NamedTuple):
-    """An agent and its books after its last window, in the order of the table's columns."""
+    """An agent and its account after its last window, in the order of the table's columns."""
 
     agent_id: str
     world_seed: int
@@ -77,14 +77,14 @@ class SimulatedAgentRow(NamedTuple):
     balance: float
     lifetime_pnl: float
     skill: float | None
-    """The planted truth; None for an agent that a model decides for."""
+    """The planted truth; None for an agent that a model plays."""
 
 
 async def claim(database: Database, windows: Sequence[SimulatedWindowRow]) -> None:
-    """Make the windows their world's, before anything of them is written; ConfigurationError if they are another's.
+    """Claim the windows for their world before their rows are written; ConfigurationError if another world has one.
 
-    Who is killed between this and ``remember`` goes on with the same settings. Of two worlds that want an hour at the
-    same moment one is refused, before it has written into it.
+    A process killed between this and ``remember`` can continue with the same settings. Of two worlds that claim an hour
+    at the same moment one is refused, before it has written to it.
     """
     world = (windows[0].world_seed, windows[0].luck, windows[0].stage, windows[0].decisions)
     async with database.pool.acquire() as connection, connection.transaction():
@@ -99,7 +99,7 @@ async def claim(database: Database, windows: Sequence[SimulatedWindowRow]) -> No
 async def remember(
     database: Database, windows: Sequence[SimulatedWindowRow], agents: Sequence[SimulatedAgentRow]
 ) -> None:
-    """Keep the claimed windows and the agents' books after the last, in one transaction: now they have been played."""
+    """Store the claimed windows as played and the agents' accounts after the last, in one transaction."""
     updates = [(row.window_id, row.prompt_version, row.window_index, row.limits, row.tape) for row in windows]
     async with database.pool.acquire() as connection, connection.transaction():
         await connection.executemany(_REMEMBER_WINDOW, updates)
@@ -107,13 +107,13 @@ async def remember(
 
 
 async def unplayed(database: Database, world: World, window_ids: Sequence[str]) -> list[str]:
-    """Those of ``window_ids`` that this world has not played yet; an hour has one world only."""
+    """Those of ``window_ids`` that this world has not played yet; an hour belongs to one world only."""
     played = _played(world, await database.pool.fetch(_SETTINGS, list(window_ids)))
     return [window_id for window_id in window_ids if window_id not in played]
 
 
 def _played(world: World, rows: Sequence[asyncpg.Record]) -> set[str]:
-    """The windows that ``world`` has played; ConfigurationError if one of them is another world's."""
+    """The windows that ``world`` has played; ConfigurationError if one of them belongs to another world."""
     for window_id, *settings, _ in rows:
         if tuple(settings) != world:
             raise ConfigurationError(
@@ -135,7 +135,7 @@ async def windows_played(database: Database, seed: int) -> int:
 
 
 async def newest_simulated(database: Database) -> str | None:
-    """The newest window that was ever played here; None if there is none, or no table of them that we may read."""
+    """The newest window that was ever played here; None if there is none, or the table is missing or not readable."""
     if not await database.pool.fetchval(_MAY_READ):
         return None
     newest: str | None = await database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
@@ -150,6 +150,6 @@ async def balances(database: Database, agent_ids: Iterable[str]) -> dict[str, tu
 
 
 async def planted_skills(database: Database) -> dict[str, float]:
-    """The planted truth: agent id → skill. For tests of the trainer and of judges, never for what they are shown."""
+    """The planted truth: agent id → skill. For tests of the trainer and of judges; never shown to them."""
     rows = await database.pool.fetch("SELECT agent_id, skill FROM hindsight.simulated_agents WHERE skill IS NOT NULL")
     return {row["agent_id"]: row["skill"] for row in rows}

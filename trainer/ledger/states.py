@@ -1,6 +1,6 @@
 """The states of runs, batches and windows, and the transitions between them, as data.
 
-The ledger asks these tables before it writes; nothing else decides what may follow what.
+The ledger checks these tables before it writes; nothing else decides which transitions are legal.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class RunState(StrEnum):
 
 class BatchState(StrEnum):
     PREPARED = "prepared"
-    """Its composition is stored; nothing has left this process."""
+    """Its composition is stored; nothing has been sent."""
     SUBMITTED = "submitted"
-    """The backend's receipt is stored; the backend may have it."""
+    """The backend's receipt is stored; the backend may have the batch."""
     TRAINED = "trained"
-    """Its checkpoint is durable and the books are written."""
+    """Its checkpoint is durable and all records are written."""
     FAILED = "failed"
-    """The backend never took it, or says that it failed; its trajectories are free again."""
+    """The backend never received it, or reports that it failed; its trajectories are free again."""
     LOST = "lost"
     """It was trained, but its checkpoint was damaged or deleted since; its trajectories are free again."""
 
@@ -41,7 +41,7 @@ class WindowState(StrEnum):
 
 
 RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
-    # running → running: taken up after its process died without a word
+    # running → running: resumed after its process died without recording an end
     RunState.RUNNING: frozenset({RunState.RUNNING, RunState.DONE, RunState.INTERRUPTED, RunState.FAILED}),
     RunState.INTERRUPTED: frozenset({RunState.RUNNING}),
     RunState.FAILED: frozenset({RunState.RUNNING}),
@@ -68,25 +68,25 @@ WINDOW_TRANSITIONS: Mapping[WindowState, frozenset[WindowState]] = {
 }
 
 FINAL_REASONS = (Reason.NO_SPREAD, Reason.NOT_SELECTED, Reason.NO_COMPARABLE_PEER)
-"""Of a judged group that is left out: asking again would say the same. A judge that was away may come back, and
-tokens that could not be trained may be when the settings change."""
+"""Reasons that leave a judged group out permanently: judging it again would give the same result. By contrast, a judge
+may be reachable again, and untrainable tokens may become trainable when the settings change."""
 
 DECIDED_REASONS = (Reason.DROPOUT, Reason.NOT_SELECTED, Reason.NO_SPREAD)
-"""Of a run that is done: not a fault that may pass but a decision, which the model's next run does not undo. What
-dropout saved would be paid for after all, and a verdict that taught nothing would be asked for again."""
+"""Reasons in a finished run that are decisions, not temporary faults; the model's next run keeps them. Otherwise
+it would pay for what dropout saved, and judge again what had no signal."""
 
 State = TypeVar("State", bound=StrEnum)
 
 
 def sources_of(target: State, transitions: Mapping[State, frozenset[State]]) -> list[str]:
-    """The states from which ``target`` may be reached: what an UPDATE names in its WHERE."""
+    """The states from which ``target`` may be reached, for the WHERE of an UPDATE."""
     return sorted(source.value for source, targets in transitions.items() if target in targets)
 
 
 async def move(connection: Any, name: str, target: RunState | BatchState, changes: str, *values: Any) -> None:
-    """Put a run or batch into ``target`` with some ``changes``, whose ``values`` are $4 and on.
+    """Move a run or batch to ``target`` with some ``changes``, whose ``values`` start at $4.
 
-    DatabaseError unless it is in one of the states from which it may go there.
+    DatabaseError unless its state allows the transition.
     """
     if isinstance(target, RunState):
         kind, table, sources = "run", "runs", sources_of(target, RUN_TRANSITIONS)
@@ -99,12 +99,12 @@ async def move(connection: Any, name: str, target: RunState | BatchState, change
     if not status.endswith(" 1"):
         raise DatabaseError(
             f"The ledger's {kind} {name} cannot become {target.value!r} from the state it is in; "
-            "look whether another trainer changed it, then run again."
+            "check whether another trainer changed it, then run again."
         )
 
 
 async def move_windows(connection: Any, run_id: str, window_ids: list[str], target: WindowState) -> None:
-    """Those of the run's windows that may become ``target``; the others stay what they are."""
+    """Move those of the run's windows that may become ``target``; the others keep their state."""
     await connection.execute(
         "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])"
         " AND state = ANY($4::text[])",
@@ -114,13 +114,13 @@ async def move_windows(connection: Any, run_id: str, window_ids: list[str], targ
 
 class PromotionState(StrEnum):
     CANARY = "canary"
-    """A share of the agents use it; everybody else uses the row that is serving."""
+    """A share of the agents use it; all others use the row that is serving."""
     SERVING = "serving"
-    """All agents use it, or all but a canary's."""
+    """All agents use it, except a canary's."""
     SUPERSEDED = "superseded"
-    """A later promotion took its place."""
+    """A later promotion replaced it."""
     ROLLED_BACK = "rolled_back"
-    """Taken away from the agents for a reason, which is kept."""
+    """Withdrawn from the agents; the reason is stored."""
 
 
 class PromotionKind(StrEnum):

@@ -1,8 +1,8 @@
 """Verdicts that were paid for once: looked up before a call, claimed during it, stored before they are used.
 
-A claim is a row with a lease that the holder keeps renewing; whoever finds a live claim waits for that
-verdict instead of paying for it too, and takes over when the lease runs out. Every step is one short
-transaction, so a pooler in transaction mode is fine; what many calls want at the same moment goes into one.
+A claim is a row with a lease that the holder keeps renewing; a process that finds a live claim waits for
+that verdict instead of paying for it too, and takes over when the lease expires. Every step is one short
+transaction, so a pooler in transaction mode works; concurrent requests are combined into one statement.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from trainer.types import JudgeIdentity
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=30)
-"""How long a claim of a dead host keeps others waiting."""
+"""How long a dead host's claim blocks others."""
 
 _LOAD = """
 SELECT verdict_key, order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cost_usd, characters_cut
   FROM hindsight.verdicts WHERE verdict_key = ANY($1)
 """
-# Rows in the order of the key, and none that another host holds: two hosts never wait for each other in a circle.
+# Rows in key order, skipping those that another host holds: two hosts can never deadlock.
 _CLAIM = """
 INSERT INTO hindsight.verdict_claims AS c (verdict_key, order_number, holder, expires_at)
 SELECT wanted.*, $3, clock_timestamp() + $4
@@ -80,7 +80,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class JudgeQuestion:
-    """One group in one of its orders, as one judge is asked about it: what is paid for at most once."""
+    """One group in one order for one judge: what is paid for at most once."""
 
     verdict_key: str
     order_number: int
@@ -118,7 +118,7 @@ class CallResult(StrEnum):
     BAD_REPLY = "bad_reply"
     """Answered, but not usable: wrong ids, a score out of range, a refusal, a cut-off."""
     REFUSED = "refused"
-    """The endpoint did not take the request as it was put (no such format, no such model, no access)."""
+    """The endpoint rejected the request (no such format, no such model, no access)."""
     BUSY = "busy"
     FAILED = "failed"
     """5xx, or no connection."""
@@ -127,7 +127,7 @@ class CallResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to the endpoint and what it came to."""
+    """One request to the endpoint and its result."""
 
     result: CallResult
     prompt_hash: str
@@ -143,29 +143,29 @@ Answered = tuple[JudgeQuestion, Judgement, Call | None]
 
 
 class VerdictStore(Protocol):
-    """Where judgements are kept. ``claim`` is exclusive until ``release`` or the end of its lease."""
+    """Stores judgements. ``claim`` is exclusive until ``release`` or the end of its lease."""
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]: ...
 
     async def claim(self, question: JudgeQuestion) -> tuple[bool, Judgement | None]:
-        """Whether the question is ours to ask; and its judgement, if somebody has stored it meanwhile."""
+        """Whether the question is ours to ask; and its judgement, if another process has stored it by now."""
         ...
 
     async def release(self, question: JudgeQuestion) -> None: ...
 
     async def store(self, question: JudgeQuestion, judgement: Judgement, call: Call | None = None) -> None:
-        """Keep the judgement and the call that gave it, both or neither; a claim on it ends."""
+        """Store the judgement and its call, both or neither; a claim on it ends."""
         ...
 
     async def record_call(self, question: JudgeQuestion, call: Call) -> None: ...
 
     async def spent(self) -> float:
-        """Dollars that this run has paid so far, its earlier attempts included."""
+        """Dollars that this run has paid so far, including earlier attempts."""
         ...
 
 
 class MemoryVerdicts:
-    """Forgets everything with the process: for judging without a database, and for asking again on purpose."""
+    """Forgets everything with the process: for judging without a database, and for asking again deliberately."""
 
     def __init__(self) -> None:
         self.judgements: dict[str, dict[int, Judgement]] = {}
@@ -197,13 +197,13 @@ class MemoryVerdicts:
 
 
 class Together(Generic[Q, A]):
-    """Many small requests answered with one statement: what comes in while one is under way goes into the next.
+    """Answers many small requests with one statement: requests that arrive while one is running go into the next.
 
-    Adds no waiting of its own: a request that comes alone is sent alone, at once.
+    Adds no delay of its own: a single request is sent alone, immediately.
     """
 
     def __init__(self, work: Callable[[list[Q]], Awaitable[list[A]]]) -> None:
-        """``work`` gives one answer for each question, in order; its error is the error of all of them."""
+        """``work`` returns one answer per question, in order; its error is raised for all of them."""
         self._work = work
         self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
         self._under_way: asyncio.Task[None] | None = None
@@ -216,7 +216,7 @@ class Together(Generic[Q, A]):
         return await answer
 
     async def finish(self) -> None:
-        """Wait for what is under way, also for those who no longer do."""
+        """Wait for the running statements, also for callers that no longer wait."""
         if self._under_way is not None:
             await self._under_way
 
@@ -236,7 +236,7 @@ class Together(Generic[Q, A]):
 
 
 class PostgresVerdicts:
-    """``hindsight.verdicts``, ``judge_calls`` and ``verdict_claims``. Made by ``open_verdicts``."""
+    """``hindsight.verdicts``, ``judge_calls`` and ``verdict_claims``. Created by ``open_verdicts``."""
 
     def __init__(self, database: Database, run_id: str, lease: timedelta = LEASE) -> None:
         self._pool = database.pool
@@ -276,16 +276,16 @@ class PostgresVerdicts:
         rows = await self._pool.fetch(_CLAIM, keys, numbers, self._holder, self._lease)
         taken = {(row["verdict_key"], row["order_number"]) for row in rows}
         self._held |= taken
-        # Looked up after the claim, in a statement of its own: only so does it see what the last holder stored.
+        # Looked up after the claim, in a separate statement: only then does it see what the last holder stored.
         known = await self._load_all(keys)
         answers = []
         for name, orders in zip(names, known, strict=True):
             answers.append((name in taken, orders.get(name[1])))
-            taken.discard(name)  # asked for twice at once: the first has it
+            taken.discard(name)  # requested twice at once: the first one has it
         return answers
 
     async def _store_all(self, answered: list[Answered]) -> list[None]:
-        """Verdicts are there with their calls and without their claims, or none of this has happened."""
+        """Store verdicts and calls and delete the claims, all or nothing."""
         answered = sorted(answered, key=lambda item: (item[0].verdict_key, item[0].order_number))
         verdicts = [self._row(question, judgement) for question, judgement, _ in answered]
         calls = [self._row(question, call) for question, _, call in answered if call is not None]
@@ -302,7 +302,7 @@ class PostgresVerdicts:
         return float(await self._pool.fetchval(asked, self._run_id))
 
     async def keep_claims(self) -> None:
-        """Renew our claims for ever. A failed renewal is tried again; the lease outlives two of them."""
+        """Renew our claims forever. A failed renewal is retried; the lease outlives two failures."""
         while True:
             await asyncio.sleep(self._lease.total_seconds() / 3)
             if self._held:
@@ -312,16 +312,16 @@ class PostgresVerdicts:
                     logger.warning("could not renew the claims on verdicts", exc_info=True)
 
     async def finish(self) -> None:
-        """Let what is being written arrive, then give up every claim.
+        """Wait for running writes, then release every claim.
 
-        Also one that was cancelled halfway, of which we do not know whether we have it.
+        Also a claim that was cancelled halfway, which we may or may not hold.
         """
         for requests in (self._loads, self._claims, self._stores):
             await requests.finish()
         await self._pool.execute(_RELEASE_ALL, self._holder)
 
-    def _row(self, question: JudgeQuestion, told: Judgement | Call) -> dict[str, object]:
-        """Fields are named as columns are; a statement takes those that its table has."""
+    def _row(self, question: JudgeQuestion, answer: Judgement | Call) -> dict[str, object]:
+        """Fields have the names of columns; a statement uses those of its table."""
         return {
             "verdict_key": question.verdict_key,
             "order_number": question.order_number,
@@ -329,18 +329,18 @@ class PostgresVerdicts:
             "window_id": question.window_id,
             "group_id": question.group_id,
             **msgspec.to_builtins(question.identity),
-            **msgspec.to_builtins(told),
+            **msgspec.to_builtins(answer),
         }
 
 
 async def release_claims_of_dead(database: Database, run_id: str) -> None:
-    """Drop the claims that earlier processes of ``run_id`` left behind; only for who knows that they are gone."""
+    """Drop the claims that earlier processes of ``run_id`` left; only call this if they are known to be gone."""
     await database.pool.execute("DELETE FROM hindsight.verdict_claims WHERE starts_with(holder, $1)", f"{run_id}/")
 
 
 @asynccontextmanager
 async def open_verdicts(database: Database, run_id: str, lease: timedelta = LEASE) -> AsyncIterator[PostgresVerdicts]:
-    """The store of one run, renewing its claims as long as it is open."""
+    """The store of one run, which renews its claims while it is open."""
     verdicts = PostgresVerdicts(database, run_id, lease)
     renewal = asyncio.create_task(verdicts.keep_claims(), name="keep verdict claims")
     try:

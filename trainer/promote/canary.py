@@ -1,8 +1,8 @@
-"""How a canary's agents did against everybody else in the windows since, and what follows from it.
+"""How a canary's agents did against all others in the windows since it started, and what follows.
 
 The gate has already shown on held-out windows that the checkpoint is better; the canary looks for harm in the live
 game. It is rolled back when its agents are clearly worse, finished when they are clearly no worse by more than a small
-margin, and left running in between. Who looks every hour is as safe as who looks once: the interval holds at all looks.
+margin, and left running in between. Checking every hour is as safe as checking once: the interval covers all checks.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from data_bridge.reader import WindowReader
 from data_bridge.window_ids import is_closed, start_of, window_of
 from trainer.evidence import Interval
 from trainer.ledger.releases import Promotion, canary_agents_of, running_canary
+from trainer.progress import counted
 from trainer.promote.publish import end_canary, finish_canary
-from trainer.statistics.intervals import FEWEST_WINDOWS, lasting_half_width, lasting_interval
+from trainer.statistics.intervals import MIN_WINDOWS, lasting_half_width, lasting_interval
 from trainer.types import Checkpoint
 
 _AN_HOUR = timedelta(hours=1)
 MARGIN = 0.25
-"""How much worse a finished canary may still be, in standard deviations of a window's difference. Two models that do
-equally well are told apart from that by about a week of hourly windows."""
+"""How much worse a finished canary may still be, in standard deviations of a window's difference. For two equally good
+models, about a week of hourly windows is enough to rule that out."""
 
 
 class CanaryRuling(StrEnum):
@@ -43,7 +44,7 @@ class CanaryRuling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CanaryWindow:
-    """One window since the canary began: the mean of its agents and the mean of all others."""
+    """One window since the canary started: the mean of its agents and the mean of all others."""
 
     window_id: str
     canary: float
@@ -52,13 +53,13 @@ class CanaryWindow:
 
 @dataclass(frozen=True, slots=True)
 class CanaryWindows:
-    """The windows since a canary began that say something of it, and those that do not."""
+    """The windows since a canary started that measure it, and the number of those that do not."""
 
     compared: tuple[CanaryWindow, ...]
     measure: str
     """``judge score`` where both sides were judged in enough windows, else ``return on the balance``."""
     untried: int = 0
-    """Windows in which the canary's agents played, but their log does not name the canary's checkpoint."""
+    """Windows in which the canary's agents played, but their log does not name its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,10 @@ class CanaryDecision:
 
 
 def decide(since: CanaryWindows) -> CanaryDecision:
-    """What follows from the windows since. Pure."""
+    """The ruling that follows from the windows. Pure."""
     measure, number = since.measure, len(since.compared)
-    if number < FEWEST_WINDOWS:
-        few = f"{number} windows with both canary and other agents so far, {FEWEST_WINDOWS} are needed"
+    if number < MIN_WINDOWS:
+        few = f"{counted(number, 'window')} with both canary and other agents so far, {MIN_WINDOWS} are needed"
         return CanaryDecision(CanaryRuling.WAIT, few + _told_of_untried(since), None, measure)
     differences = [window.canary - window.others for window in since.compared]
     difference, spread = lasting_interval(differences), float(np.std(differences, ddof=1))
@@ -81,7 +82,7 @@ def decide(since: CanaryWindows) -> CanaryDecision:
     assert difference.high is not None
     shown = (
         f"{measure} of the canary's agents minus the others' {difference.mean:+.3g} "
-        f"(95 % interval over all looks {difference.low:+.3g} to {difference.high:+.3g}, {number} windows)"
+        f"(95% interval over all checks {difference.low:+.3g} to {difference.high:+.3g}, {counted(number, 'window')})"
     )
     if difference.high < 0:
         return CanaryDecision(CanaryRuling.ROLL_BACK, f"{shown}: clearly worse", difference, measure)
@@ -93,7 +94,7 @@ def decide(since: CanaryWindows) -> CanaryDecision:
 
 
 def _windows_needed(effect: float, number: int) -> int:
-    """How many windows would decide if they went on as they did: ``effect`` is in standard deviations."""
+    """How many windows would decide if the trend continued: ``effect`` is in standard deviations."""
     distance = max(effect + MARGIN, -effect)
     return next(windows for windows in itertools.count(number + 1) if lasting_half_width(windows) < distance)
 
@@ -102,13 +103,13 @@ def _told_of_untried(since: CanaryWindows) -> str:
     if not since.untried:
         return ""
     return (
-        f"; in {since.untried} windows the canary's agents did not use it by their log: "
+        f"; in {counted(since.untried, 'window')} the canary's agents did not use it, according to their log: "
         "they must send their agent id as `user`, and log the model that the reply names"
     )
 
 
 async def windows_since(database: Database, trial: Promotion, now: datetime) -> CanaryWindows:
-    """The closed windows after the canary began in which both sides played, and what they are measured by."""
+    """The closed windows since the canary started in which both sides played, and their measure."""
     after = trial.canary_after or window_of(trial.created_at)
     reader = WindowReader(database, Rules(min_agents=2, now=now, lookback=max(now - start_of(after), _AN_HOUR)))
     refs = [
@@ -129,13 +130,13 @@ async def windows_since(database: Database, trial: Promotion, now: datetime) -> 
         returns = {own.trajectory_id: _return_on_balance(own) for own in window.trajectories}
         judged += _sides(window.window_id, canary, others, scores)
         earned += _sides(window.window_id, canary, others, returns)
-    if len(judged) >= FEWEST_WINDOWS:
+    if len(judged) >= MIN_WINDOWS:
         return CanaryWindows(tuple(judged), "judge score", untried)
     return CanaryWindows(tuple(earned), "return on the balance", untried)
 
 
 def used(trajectory: AgentTrajectory, checkpoint: Checkpoint) -> bool:
-    """Whether the log says that ``checkpoint`` answered, and no other one of its model."""
+    """Whether the log says that ``checkpoint`` answered, and no other checkpoint of its model."""
     authors = {author for call in trajectory.llm_calls if (author := call.author).model == checkpoint.model}
     return authors == {Author(checkpoint.model, checkpoint.step)}
 
@@ -146,7 +147,7 @@ def _sides(
     others: Sequence[AgentTrajectory],
     measured: Mapping[str, float | None],
 ) -> list[CanaryWindow]:
-    """The window's two means, or nothing if one side did not play or is not measured."""
+    """The window's two means, or None if one side did not play or was not measured."""
     sides = [
         [value for own in side if (value := measured.get(own.trajectory_id)) is not None] for side in (canary, others)
     ]
@@ -159,7 +160,7 @@ def _return_on_balance(trajectory: AgentTrajectory) -> float | None:
 
 
 async def settle_canary(database: Database, home: Path, model: str, *, now: datetime) -> CanaryDecision | None:
-    """Finish, roll back or leave the running canary by how its agents did; None if none is running."""
+    """Finish, roll back or leave the running canary, by its agents' results; None if none is running."""
     trial = await running_canary(database, model)
     if trial is None:
         return None

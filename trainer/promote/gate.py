@@ -1,8 +1,8 @@
-"""The gate: evidence in, one of three rulings out, each with its reasons. Pure; nobody else decides.
+"""The gate: evidence in, one of three rulings out, each with its reasons. Pure; nothing else decides.
 
-A checkpoint passes only if even the low end of its gain over the incumbent is above what was asked for and no guard
-is beyond its limit. It is refused if a guard is, or if even the high end is not; otherwise nobody knows yet. A guard
-that could not be measured refuses nobody, but every ruling names it.
+A checkpoint passes only if the low end of its gain over the incumbent is above the required gain and no guard exceeds
+its limit. It is refused if a guard does, or if even the high end is not above the required gain; otherwise the ruling
+is undecided. A guard that could not be measured refuses nothing, but every ruling names it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from trainer.config.training import GateSettings
 from trainer.evidence import Evaluation, GateDecision, Interval, Role, Ruling
-from trainer.statistics.intervals import FEWEST_WINDOWS
+from trainer.progress import counted
+from trainer.statistics.intervals import MIN_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,14 @@ class Evidence:
     gain: Interval
     error_rate: float
     blocked_rate: float | None
-    """None, here and below: not measured."""
+    """None, here and below, means not measured."""
     length_ratio: float
     kl_from_base: float | None
     windows_needed: int | None = None
 
 
 def decide(evidence: Evidence, limits: GateSettings) -> GateDecision:
-    """The ruling on ``evidence``. Guards come first: no gain buys a broken one off."""
+    """The ruling on ``evidence``. Guards come first: no gain outweighs a broken guard."""
     guards = _guards(evidence, limits)
     broken = tuple(guard.complaint for guard in guards if guard.is_broken)
     decision = GateDecision(Ruling.REFUSE, broken) if broken else _decide_on_gain(evidence, limits)
@@ -39,20 +40,22 @@ def decide(evidence: Evidence, limits: GateSettings) -> GateDecision:
 def _decide_on_gain(evidence: Evidence, limits: GateSettings) -> GateDecision:
     gain = evidence.gain
     if gain.low is None or gain.high is None:
-        few = f"only {gain.windows} held-out windows; {FEWEST_WINDOWS} are the fewest that can decide"
+        few = f"only {counted(gain.windows, 'held-out window')}; the minimum to decide is {MIN_WINDOWS}"
         return GateDecision(Ruling.UNDECIDED, (few,))
-    measured = f"gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.windows} windows)"
-    wanted = f"the wanted {limits.min_gain:+.3f}"
+    measured = (
+        f"gain {gain.mean:+.3f} (95% interval {gain.low:+.3f} to {gain.high:+.3f}, {counted(gain.windows, 'window')})"
+    )
+    required = f"the required {limits.min_gain:+.3f}"
     if gain.low > limits.min_gain:
-        return GateDecision(Ruling.PROMOTE, (f"{measured} lies above {wanted}",))
+        return GateDecision(Ruling.PROMOTE, (f"{measured} is above {required}",))
     if gain.high <= limits.min_gain:
-        return GateDecision(Ruling.REFUSE, (f"{measured} does not reach {wanted}",))
+        return GateDecision(Ruling.REFUSE, (f"{measured} does not reach {required}",))
     needed = (
         f"about {evidence.windows_needed} windows would decide"
         if evidence.windows_needed is not None
-        else "too near for any number of windows to decide"
+        else "too close for any number of windows to decide"
     )
-    return GateDecision(Ruling.UNDECIDED, (f"{measured} includes {wanted}", needed))
+    return GateDecision(Ruling.UNDECIDED, (f"{measured} includes {required}", needed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,12 @@ class _Guard:
 
     @property
     def is_broken(self) -> bool:
-        # "not within" rather than "beyond", so that a NaN is a broken guard and never a passed one.
+        # "not within" rather than "above", so that a NaN breaks the guard and never passes it.
         return self.value is not None and not self.value <= self.limit
 
     @property
     def complaint(self) -> str:
-        return f"{self.name} {self.value:.3g} is beyond the limit of {self.limit:g}"
+        return f"{self.name} {self.value:.3g} exceeds the limit of {self.limit:g}"
 
 
 def _guards(evidence: Evidence, limits: GateSettings) -> tuple[_Guard, ...]:

@@ -1,7 +1,7 @@
-"""Gives a release to the agents, or takes it away again: each in one transaction.
+"""Gives a release to the agents or withdraws it: each in one transaction.
 
-Whoever looks, whenever this process dies, sees the promotion before or the one after, never two and never none:
-the pointer row, the game's ``trained_models`` and the canary's agents change together. Training need not stop for it.
+Even if this process dies, a reader sees either the old promotion or the new one, never two and never none: the pointer
+row, the game's ``trained_models`` and the canary's agents change together. Training does not have to stop for it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 ServingOf = Callable[[Checkpoint], Serving]
-"""Where agents reach a checkpoint, by a command's settings."""
+"""Where agents reach a checkpoint, according to a command's settings."""
 
 
 class IncumbentChanged(PromotionRefused):
-    """The evidence is about another incumbent than the one that the agents use by now."""
+    """The evidence is about a different incumbent than the one the agents use now."""
 
 
 async def publish(
@@ -51,8 +51,8 @@ async def publish(
 ) -> Promotion:
     """Let all agents, or a ``canary`` share of them, use ``release``.
 
-    IncumbentChanged if ``evaluation`` compared it with something else than the agents use at this moment: evaluating
-    takes minutes, in which somebody may have rolled back. Only ``forced`` does not ask.
+    IncumbentChanged if ``evaluation`` compared it with anything but what the agents use now: an evaluation takes
+    minutes, during which somebody may have rolled back. ``forced`` skips this check.
     """
     checkpoint, model = release.checkpoint, release.model
     async with releases.one_promotion_at_a_time(database) as connection:
@@ -101,7 +101,7 @@ async def finish_canary(database: Database, home: Path, model: str, *, outcome: 
 
 
 async def end_canary(database: Database, home: Path, model: str, *, outcome: str) -> Promotion:
-    """Take the running canary away from its agents; they use what all the others use again."""
+    """Take the running canary away from its agents; they use what all other agents use again."""
     async with releases.one_promotion_at_a_time(database) as connection:
         trial = await _need_canary(connection, model)
         ended = await releases.move_promotion(connection, trial, PromotionState.ROLLED_BACK, outcome)
@@ -114,7 +114,7 @@ async def end_canary(database: Database, home: Path, model: str, *, outcome: str
 async def roll_back(
     database: Database, home: Path, model: str, serving_of: ServingOf, *, step: int | None, reason: str
 ) -> Promotion:
-    """Let all agents use an earlier checkpoint: ``step``, or the one promoted before. A running canary ends too."""
+    """Let all agents use an earlier checkpoint: ``step``, or the previously promoted one. A running canary ends too."""
     async with releases.one_promotion_at_a_time(database) as connection:
         current = await releases.in_state(connection, model, PromotionState.SERVING)
         target = await _rollback_target(connection, model, current, step)
@@ -146,7 +146,7 @@ async def _need_canary(connection: Connection, model: str) -> Promotion:
 
 async def _rollback_target(connection: Connection, model: str, current: Promotion | None, step: int | None) -> Release:
     if current is None:
-        raise ConfigurationError(f"Nothing of {model!r} was promoted yet: there is nothing to roll back.")
+        raise ConfigurationError(f"No checkpoint of {model!r} has been promoted yet: there is nothing to roll back.")
     now = current.checkpoint.step
     if step is None:
         before = await releases.used_before(connection, model, now)
@@ -154,12 +154,12 @@ async def _rollback_target(connection: Connection, model: str, current: Promotio
             return before.release
         step = 0
     if step == now:
-        raise ConfigurationError(f"{current.checkpoint.name} is what the agents use already: name another step.")
+        raise ConfigurationError(f"The agents already use {current.checkpoint.name}: name another step.")
     target = await checkpoint_at(connection, model, step)
     if target.step > await releases.newest_used(connection, model):
         raise ConfigurationError(
-            f"{target.name} is newer than anything the agents used, so it is not a way back: "
-            f"`promote.py {target.step}` asks the gate."
+            f"{target.name} is newer than anything the agents used, so it is not a rollback: "
+            f"promote it through the gate with `promote.py {target.step}`."
         )
     return target.as_release()
 
@@ -170,7 +170,7 @@ async def _check_incumbent(connection: Connection, evaluation: Evaluation) -> No
     if evaluation.compared_with != used:
         model, step = used
         raise IncumbentChanged(
-            f"What the agents use changed meanwhile, it is {model}@step{step} now: "
+            f"The incumbent changed during the evaluation and is {model}@step{step} now: "
             f"evaluate {evaluation.candidate.name} again."
         )
 
@@ -187,11 +187,11 @@ def _check_files(checkpoint: Checkpoint) -> None:
 
 
 def check_canary(backend: str, share: float | None) -> None:
-    """ConfigurationError if nobody could give a share of the agents something else than the rest."""
+    """ConfigurationError if nothing can serve a share of the agents a different checkpoint."""
     if share is not None and not abilities_of(backend).runs_in_engine:
         raise ConfigurationError(
-            "--canary needs `serve.py`, which tells agents apart and serves CPU checkpoints; an endpoint of the "
-            f"{backend} backend gives every agent the same: promote without --canary."
+            "--canary needs `serve.py`, which distinguishes agents and serves CPU checkpoints; an endpoint of the "
+            f"{backend} backend gives every agent the same checkpoint: promote without --canary."
         )
 
 
@@ -201,7 +201,7 @@ async def _mark_agents(connection: Connection, promotion: Promotion, share: floa
 
 
 def canary_agents(agents: list[str], share: float, *, salt: str) -> list[str]:
-    """A ``share`` of the agents, at least one and never all, by a hash: other agents for every canary."""
+    """A ``share`` of the agents, at least one and never all, chosen by a hash: different agents for every canary."""
     if len(agents) < 2:
         raise NotEnoughData(
             "A canary needs at least two agents that played in the last week: promote without --canary."
@@ -214,7 +214,7 @@ def canary_agents(agents: list[str], share: float, *, salt: str) -> list[str]:
 
 
 async def _offered(connection: Connection, promotion: Promotion, evaluation: Evaluation | None) -> OfferedModel:
-    """The release as the game's agents find it."""
+    """The release as the game's table shows it to agents."""
     checkpoint = promotion.checkpoint
     batch_id, mean_reward = await releases.trained_from(connection, checkpoint)
     metrics: dict[str, Any] = {

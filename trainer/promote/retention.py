@@ -1,7 +1,7 @@
-"""Which checkpoints may leave the disk: old ones that no agent uses, used, or could be sent back to.
+"""Which checkpoints may be deleted: old ones that no agent uses or used, and that are no rollback target.
 
-Every step leaves a checkpoint, every week many; without this the disk fills. The ledger keeps the rows, so that the
-lineage of what was built on a deleted checkpoint is still whole.
+Every step writes a checkpoint, many per week; without this the disk would fill up. The ledger keeps the rows, so that
+the lineage of later checkpoints stays complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointFiles(Protocol):
-    """What is asked of the backend that keeps them."""
+    """What this needs from the backend that stores the files."""
 
     def checkpoint(self, step: int) -> Checkpoint: ...
 
@@ -29,12 +29,12 @@ class CheckpointFiles(Protocol):
 async def remove_old_checkpoints(database: Database, backend: CheckpointFiles, model: str, *, keep: int) -> list[int]:
     """Delete the files of all but the ``keep`` newest checkpoints and those ever given to all agents or now a canary's.
 
-    Only files that the ledger knows, where it knows them: what another database trained into this home is not ours.
+    Only files that the ledger knows at their recorded location: files from another database in this home stay.
     ``keep`` 0 deletes nothing. Returns the deleted steps.
     """
     if keep == 0:
         return []
-    # Under the promotions' lock, so that nobody promotes or goes back to a checkpoint while it is deleted.
+    # Under the promotions' lock, so that no checkpoint is promoted or rolled back to while it is deleted.
     async with one_promotion_at_a_time(database) as connection:
         old = await old_checkpoints(connection, model, keep=keep)
         steps = [one.step for one in old if one.location == backend.checkpoint(one.step).location]

@@ -1,6 +1,6 @@
-"""One self-contained page a run: no network, no script, opens from disk.
+"""One self-contained page per run: no network, no script, opens from disk.
 
-In come the facts that ``trainer.ledger.read`` gathers, and nothing else. ``verdict`` says them in words, ``pictures``
-chooses the ``charts``, ``drawing`` is what those are made of, and ``page`` puts it all together. All but writing the
-file is pure. What could not be measured is said to be so, and every stand-in is called one.
+The only input is the facts that ``trainer.ledger.read`` gathers. ``verdict`` states them in words, ``pictures`` selects
+the ``charts``, ``drawing`` has their parts, and ``page`` puts it all together. Everything except writing the file is
+pure. The page names what could not be measured, and labels every stand-in as one.
 """

@@ -1,6 +1,6 @@
-"""The report's kinds of picture: pure functions from numbers to inline SVG.
+"""The report's chart types: pure functions from numbers to inline SVG.
 
-Values that cannot be drawn (not a number, infinite) are left out; a picture of nothing says so.
+Values that cannot be drawn (not a number, infinite) are left out; an empty chart says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.report import drawing as svg
 
 @dataclass(frozen=True, slots=True)
 class IntervalRow:
-    """A mean with its interval; no ends where it is not known."""
+    """A mean with its interval; the ends are None if it is not known."""
 
     label: str
     mean: float
@@ -40,7 +40,7 @@ class Series:
     """Half the height of a band around each point."""
 
     def drawable(self) -> Series:
-        """Without the points that no place can be given to."""
+        """The series without the points that cannot be drawn."""
         halves = self.spread or (0.0,) * len(self.points)
         kept = [
             (point, half)
@@ -52,7 +52,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class CalendarHour:
-    """One window in a calendar: how it is coloured, what is said of it, and where its link goes."""
+    """One window in a calendar: its colour, its tooltip, and the target of its link."""
 
     window_id: str
     tone: str
@@ -66,7 +66,7 @@ class CalendarHour:
 def interval_chart(
     title: str, rows: Sequence[IntervalRow], *, percent: bool = False, rule: float | None = None
 ) -> Markup:
-    """One line a policy: the dot is the mean, the bar the 95 % interval. ``rule``: a value to be compared with."""
+    """One row per policy: the dot is the mean, the bar the 95% interval. ``rule`` is a reference value."""
     rows = [row for row in rows if svg.is_drawable(row.mean)]
     if not rows:
         return _nothing(title)
@@ -98,7 +98,7 @@ def interval_chart(
 def line_chart(
     title: str, series: Sequence[Series], *, x_label: str = "step", percent: bool = False, dots: bool = True
 ) -> Markup:
-    """Curves over something counted, each with an optional band."""
+    """Curves over a count such as the step, each with an optional band."""
     series = [shown for one in series if (shown := one.drawable()).points]
     if not series:
         return _nothing(title)
@@ -127,7 +127,7 @@ def line_chart(
 
 
 def scatter(title: str, points: Sequence[svg.Point], x_label: str, y_label: str, *, diagonal: bool = False) -> Markup:
-    """One dot a pair; with ``diagonal`` both axes are the same and agreement is a line."""
+    """One dot per pair; with ``diagonal`` both axes are the same and agreement is a line."""
     points = [point for point in points if all(map(svg.is_drawable, point))]
     if not points:
         return _nothing(title)
@@ -147,10 +147,10 @@ def bars(title: str, rows: Sequence[tuple[str, float]]) -> Markup:
     rows = [(label, value) for label, value in rows if svg.is_drawable(value)]
     if not rows:
         return _nothing(title)
-    most = max(value for _, value in rows) or 1
+    largest = max(value for _, value in rows) or 1
     parts = []
     for index, (label, value) in enumerate(rows):
-        y, width = 8 + 24 * index, 170 * max(value, 0.0) / most
+        y, width = 8 + 24 * index, 170 * max(value, 0.0) / largest
         parts.append(svg.words("label", 148, y + 13, label, "end"))
         parts.append(svg.tag("rect", "column", x=154, y=y + 2, width=max(width, 1), height=14, rx=2))
         parts.append(svg.words("value", 160 + width, y + 13, svg.number(value)))
@@ -158,7 +158,7 @@ def bars(title: str, rows: Sequence[tuple[str, float]]) -> Markup:
 
 
 def gains(title: str, rows: Mapping[str, float], *, targets: Mapping[str, str]) -> Markup:
-    """One column a window from the worst to the best: above the line the candidate won, below it lost."""
+    """One column per window, worst to best: above the line the candidate won, below it lost."""
     shown = sorted(((value, name) for name, value in rows.items() if svg.is_drawable(value)))
     if not shown:
         return _nothing(title)
@@ -186,10 +186,10 @@ def gains(title: str, rows: Mapping[str, float], *, targets: Mapping[str, str]) 
     return svg.drawing(title, svg.HEIGHT, parts, role="group")
 
 
-def calendar(title: str, hours: Sequence[CalendarHour], *, most_days: int = 31) -> Markup:
-    """A row a day, a square an hour; every square leads to its window."""
+def calendar(title: str, hours: Sequence[CalendarHour], *, max_days: int = 31) -> Markup:
+    """One row per day, one square per hour; every square links to its window."""
     ordered = sorted(hours, key=lambda hour: hour.window_id)
-    days = [(day, list(found)) for day, found in groupby(ordered, key=lambda hour: hour.window_id[:10])][-most_days:]
+    days = [(day, list(found)) for day, found in groupby(ordered, key=lambda hour: hour.window_id[:10])][-max_days:]
     if not days:
         return _nothing(title)
     side, left = 12.6, 74
@@ -214,4 +214,4 @@ def calendar(title: str, hours: Sequence[CalendarHour], *, most_days: int = 31) 
 
 
 def _nothing(title: str) -> Markup:
-    return svg.drawing(title, 40, [svg.words("tick", svg.WIDTH / 2, 24, "nothing to draw", "middle")])
+    return svg.drawing(title, 40, [svg.words("tick", svg.WIDTH / 2, 24, "no data", "middle")])

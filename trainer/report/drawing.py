@@ -1,6 +1,6 @@
-"""What all drawings are made of: axes that map values to places, and SVG elements as text. Pure.
+"""The parts of all charts: axes that map values to positions, and SVG elements as text. Pure.
 
-All drawings are 380 units wide, so that they are readable at phone width and sit side by side on a desk. Colours come
+All charts are 380 units wide, so that they are readable on a phone and fit side by side on a desktop. Colours come
 from the page's style, by class.
 """
 
@@ -15,9 +15,9 @@ from markupsafe import Markup, escape
 WIDTH = 380
 LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 14, 26, 182
 HEIGHT = 218
-"""Of a drawing with two axes; its plot lies between LEFT, RIGHT, TOP and BOTTOM."""
+"""Height of a chart with two axes; its plot lies between LEFT, RIGHT, TOP and BOTTOM."""
 
-_LARGEST = 1e15  # beyond it a value is as good as infinite, and a scale of it says nothing
+_MAX_VALUE = 1e15  # a larger value would make the scale meaningless
 _STEPS = (1, 2, 2.5, 5, 10)
 
 Point = tuple[float, float]
@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Maps values between ``low`` and ``high`` to places between ``start`` and ``end``; others to the nearer end."""
+    """Maps values between ``low`` and ``high`` to positions between ``start`` and ``end``; others to the nearer end."""
 
     low: float
     high: float
@@ -48,7 +48,7 @@ class Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, about: int = 4, *, whole: bool = False) -> list[float]:
-        """Round values on the axis, about as many as asked for; only whole numbers if ``whole``."""
+        """Round values on the axis, ``about`` that many; only whole numbers if ``whole``."""
         raw = (self.high - self.low) / about
         scale = 10.0 ** math.floor(math.log10(raw))
         step = next((step for step in _STEPS if step * scale >= raw * (1 - 1e-9)), 10) * scale
@@ -59,11 +59,11 @@ class Axis:
 
 
 def is_drawable(value: float) -> bool:
-    return math.isfinite(value) and abs(value) < _LARGEST
+    return math.isfinite(value) and abs(value) < _MAX_VALUE
 
 
 def number(value: float, *, percent: bool = False) -> str:
-    """A figure as the page writes it."""
+    """A number as the page writes it."""
     if not math.isfinite(value):
         return "n/a"
     if percent:
@@ -72,7 +72,7 @@ def number(value: float, *, percent: bool = False) -> str:
 
 
 def frame(across: Axis, up: Axis, x_label: str, y_label: str = "", *, percent: bool = False, whole: bool) -> list[str]:
-    """Grid, ticks and labels of a plot; with ``whole`` the axis across counts something."""
+    """Grid, ticks and labels of a plot; with ``whole`` the horizontal axis shows a count."""
     parts = []
     for tick in up.ticks():
         y = up.at(tick)
@@ -97,7 +97,7 @@ def words(kind: str, x: float, y: float, text: str, anchor: str = "start") -> st
 
 
 def hint(text: str) -> str:
-    """What a browser shows over an element, and a screen reader says."""
+    """The tooltip of an element, which a screen reader reads aloud."""
     return f"<title>{escape(text)}</title>"
 
 
@@ -111,6 +111,6 @@ def tag(name: str, kind: str, content: str = "", **attributes: float | str) -> s
 
 
 def drawing(title: str, height: float, parts: Sequence[str], *, role: str = "img") -> Markup:
-    """The finished picture; ``role`` is ``group`` for one with links in it."""
+    """The finished chart; ``role`` is ``group`` if it contains links."""
     head = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="{role}" aria-label="{escape(title)}">'
     return Markup(head + "".join(parts) + "</svg>")

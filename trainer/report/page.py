@@ -1,4 +1,4 @@
-"""Puts a run's facts into one HTML page that needs nothing else: no network, no script, opens from disk."""
+"""Renders a run's facts as one self-contained HTML page: no network, no script, opens from disk."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
 from trainer.evidence import Comparison, Evaluation, ExampleDecision, ExampleReply, Interval, PolicyFigures, Role
 from trainer.ledger.read.types import RunFacts, WindowFacts
+from trainer.progress import counted
 from trainer.report import pictures
 from trainer.report.drawing import number
 from trainer.report.verdict import duration, headline, notices, tone
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 _HERE = Path(__file__).parent
-_MOST_WINDOWS = 500
-"""Shown one by one; of a longer run the newest ones."""
+_MAX_WINDOWS = 500
+"""Windows shown one by one; a longer run shows the newest."""
 _NONE = "\N{EN DASH}"
 _NOT_MEASURED = "not measured"
 
@@ -48,7 +49,7 @@ class Example:
     title: str
     decision: ExampleDecision
     shown: tuple[ExampleReply, ...]
-    """Of each policy the one reply whose score is nearest to the mean of its replies."""
+    """For each policy, the reply whose score is nearest to the mean of its replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,11 @@ class WindowRow:
     facts: WindowFacts
     anchor: str
     scores: Mapping[str, float]
-    """By policy, of an evaluated window."""
+    """Score by policy, for an evaluated window."""
 
     @property
     def gain(self) -> float | None:
-        """The candidate's over the incumbent."""
+        """The candidate's gain over the incumbent."""
         both = (self.scores.get(Role.CANDIDATE), self.scores.get(Role.INCUMBENT))
         return None if both[0] is None or both[1] is None else both[0] - both[1]
 
@@ -88,18 +89,19 @@ def render(facts: RunFacts) -> str:
         exclusions=pictures.exclusions_picture(facts),
         calendar=pictures.calendar_picture(facts),
         examples=list(_examples(evaluation)) if evaluation else [],
-        windows=rows[-_MOST_WINDOWS:],
-        windows_not_shown=max(0, len(rows) - _MOST_WINDOWS),
+        windows=rows[-_MAX_WINDOWS:],
+        windows_not_shown=max(0, len(rows) - _MAX_WINDOWS),
         windows_trained=sum(bool(window.steps) for window in facts.windows),
         anchor=pictures.anchor,
         number=number,
+        counted=counted,
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
     )
     return redact(html)
 
 
 def write(facts: RunFacts, path: Path) -> Path:
-    """Write the page to ``path``, whole or not at all."""
+    """Write the page to ``path`` atomically."""
     html = render(facts)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -119,16 +121,16 @@ def _policies(evaluation: Evaluation) -> list[PolicyFigures]:
 
 
 def figures_table(evaluation: Evaluation) -> list[FigureRow]:
-    """One row a measure, one column a policy: the candidate's own first, then what it is compared with."""
+    """One row per measure, one column per policy: the candidate first, then the others."""
     policies = _policies(evaluation)
     compared = [evaluation.against(figures.role) for figures in policies]
     own: Sequence[tuple[str, Callable[[PolicyFigures], Interval | None], bool]] = (
         ("judge's score", lambda figures: figures.score, False),
-        ("P&L a decision", lambda figures: figures.pnl, False),
+        ("P&L per decision", lambda figures: figures.pnl, False),
         ("valid actions", lambda figures: figures.valid_rate, True),
         ("error rate", lambda figures: figures.error_rate, True),
         ("stopped by the guard", lambda figures: figures.blocked_rate, True),
-        ("characters a reply", lambda figures: figures.reply_length, False),
+        ("characters per reply", lambda figures: figures.reply_length, False),
     )
     paired: Sequence[tuple[str, Callable[[Comparison], Interval | None], bool]] = (
         ("candidate's gain over it", lambda comparison: comparison.score_difference, False),
@@ -144,7 +146,7 @@ def figures_table(evaluation: Evaluation) -> list[FigureRow]:
 
 
 def _kl_cell(figures: PolicyFigures) -> Cell:
-    """It is a guard of the candidate; nobody measures it for the others."""
+    """KL is a guard on the candidate; it is not measured for the others."""
     if figures.kl_from_base is not None:
         return Cell(number(figures.kl_from_base))
     return Cell(_NOT_MEASURED if figures.role is Role.CANDIDATE else _NONE)
@@ -161,7 +163,7 @@ def _cell(interval: Interval | None, percent: bool) -> Cell:
 
 
 def window_rows(facts: RunFacts) -> list[WindowRow]:
-    """Every window that the run met or was evaluated on, in order."""
+    """Every window that the run used or was evaluated on, in order."""
     evaluated = {window.window_id: window for window in facts.evaluation.windows} if facts.evaluation else {}
     met = {window.window_id: window for window in facts.windows}
     rows = []
@@ -180,9 +182,9 @@ def window_rows(facts: RunFacts) -> list[WindowRow]:
 def _examples(evaluation: Evaluation) -> Iterator[Example]:
     best, worst = evaluation.best, evaluation.worst
     if best is not None:
-        yield Example("Best: most gained over the incumbent", best, tuple(_typical(best.replies)))
+        yield Example("Best: largest gain over the incumbent", best, tuple(_typical(best.replies)))
     if worst is not None and worst != best:
-        title = "Worst: most lost" if worst.difference < 0 else "Worst: least gained"
+        title = "Worst: largest loss" if worst.difference < 0 else "Worst: smallest gain"
         yield Example(title, worst, tuple(_typical(worst.replies)))
 
 

@@ -1,4 +1,4 @@
-"""Which pictures a run is shown in: from its facts to titled drawings, section by section. Pure."""
+"""Selects a run's charts: from its facts to titled charts, section by section. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.report.charts import CalendarHour, IntervalRow, Series
 from trainer.statistics.intervals import spearman
 
 ROLES = (Role.CANDIDATE, Role.INCUMBENT, Role.BASE, Role.BASELINE)
-_MOST_DOTS = 2000
+_MAX_DOTS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Picture:
 
 
 def anchor(window_id: str) -> str:
-    """The id of a window's place in the page."""
+    """The HTML id of a window in the page."""
     return f"window-{window_id}"
 
 
 def gate_picture(facts: RunFacts) -> Picture | None:
-    """What the gate decided on: the gain in score over each of the others, and the gain that was wanted."""
+    """What the gate decided on: the score gain over each other policy, and the required gain."""
     if facts.evaluation is None:
         return None
     wanted = float(facts.settings.get("min_gain", 0.0))
@@ -40,17 +40,17 @@ def gate_picture(facts: RunFacts) -> Picture | None:
         for comparison in facts.evaluation.comparisons
         for gain in [comparison.score_difference]
     ]
-    title = "Gain in score over …"
-    note = f"The dashed line is the gain that is wanted over the incumbent ({wanted:g})."
+    title = "Score gain over …"
+    note = f"The dashed line is the required gain over the incumbent ({wanted:g})."
     if any(row.ends() for row in rows):
-        note += " Bars are 95 % intervals."
+        note += " Bars are 95% intervals."
     return Picture(title, charts.interval_chart(title, rows, rule=wanted), note)
 
 
 def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
     measured: Sequence[tuple[str, str, bool]] = (
         ("Judge's score", "score", False),
-        ("Realised P&L of a decision", "pnl", False),
+        ("Realised P&L per decision", "pnl", False),
         ("Error rate (lower is better)", "error_rate", True),
     )
     for title, name, percent in measured:
@@ -72,7 +72,7 @@ def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
         won = sum(value > 0 for value in differences.values())
         lost = sum(value < 0 for value in differences.values())
         note = (
-            f"Windows: {won} better, {lost} worse, {len(differences) - won - lost} alike. A column leads to its window."
+            f"Windows: {won} better, {lost} worse, {len(differences) - won - lost} equal. A column links to its window."
         )
         yield Picture(title, charts.gains(title, differences, targets=targets), note)
     points = [
@@ -83,16 +83,16 @@ def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
     ]
     if points:
         title = "Judge's score against P&L, held-out windows"
-        note = f"A dot a window and policy.{_correlation(evaluation.score_pnl_correlation, 'all replies')}"
+        note = f"One dot per window and policy.{_correlation(evaluation.score_pnl_correlation, 'all replies')}"
         yield Picture(title, charts.scatter(title, points, "P&L", "score"), note)
 
 
 _CURVES: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ("Reward (band: standard deviation)", (("reward", "reward"),)),
-    ("Spread of the rewards within a group", (("reward_spread", "spread"),)),
+    ("Reward spread within a group", (("reward_spread", "spread"),)),
     ("Loss", (("loss", "loss"),)),
-    ("KL", (("kl", "from the base model"), ("kl_behaviour", "from who played"))),
-    ("Entropy of a token", (("entropy", "entropy"),)),
+    ("KL", (("kl", "from the base model"), ("kl_behaviour", "from the policy that played"))),
+    ("Entropy per token", (("entropy", "entropy"),)),
     ("Importance ratio", (("ratio", "mean"), ("ratio_max", "largest"))),
     ("Effective sample size, share of tokens", (("effective_sample_size", "share"),)),
     ("Share of clipped tokens", (("clip_share", "share"),)),
@@ -115,7 +115,7 @@ def training_pictures(facts: RunFacts) -> Iterator[Picture]:
 
 
 def _advantages(facts: RunFacts) -> Iterator[Picture]:
-    """All steps together; a step whose bins are others than the newest one's is left out."""
+    """All steps together; a step whose bins differ from the newest step's is left out."""
     histograms = [step.histogram for step in facts.steps if step.histogram]
     if not histograms:
         return
@@ -129,32 +129,32 @@ def _advantages(facts: RunFacts) -> Iterator[Picture]:
 
 
 def day_pictures(facts: RunFacts) -> Iterator[Picture]:
-    """The closed loop: every day is played with the checkpoint that the days before it made."""
+    """The closed loop: every day is played with the checkpoint from the days before."""
     valid = tuple((float(day.day), day.valid_share) for day in facts.days if day.valid_share is not None)
     if valid:
         title = "Valid actions while playing, by day"
         yield Picture(title, charts.line_chart(title, [Series("valid actions", valid)], x_label="day", percent=True))
     made = tuple((float(day.day), day.mean_pnl) for day in facts.days if day.mean_pnl is not None)
     if made:
-        title = "P&L of an agent and window while playing, by day"
+        title = "P&L per agent and window while playing, by day"
         yield Picture(title, charts.line_chart(title, [Series("P&L", made)], x_label="day"))
 
 
 def judge_pictures(facts: RunFacts) -> Iterator[Picture]:
     if facts.scored_pnl:
-        title = "Judge's score against P&L, what was trained"
+        title = "Judge's score against P&L, trained trajectories"
         points = [(one.pnl, one.score) for one in facts.scored_pnl]
         correlation = spearman([x for x, _ in points], [y for _, y in points])
-        told = f"{len(points)} of {facts.trained_trajectories} trained trajectories."
-        note = told + _correlation(correlation, "them")
+        sample = f"{len(points)} of {facts.trained_trajectories} trained trajectories."
+        note = sample + _correlation(correlation, "them")
         yield Picture(title, charts.scatter(title, points, "P&L in the window", "score"), note)
     if facts.agreement is not None:
         title = "The same trajectory in two orders"
         note = (
             f"Shown in another order, a score moves by {facts.agreement.mean_difference:.3f} on average and "
-            f"{facts.agreement.flip_share:.1%} of pairs change places."
+            f"{facts.agreement.flip_share:.1%} of pairs change rank."
         )
-        pairs = facts.agreement.pairs[:_MOST_DOTS]
+        pairs = facts.agreement.pairs[:_MAX_DOTS]
         yield Picture(title, charts.scatter(title, pairs, "score in one order", "in another", diagonal=True), note)
     if facts.cost_usd > 0:
         title = "Dollars spent on judging"
@@ -168,7 +168,7 @@ def exclusions_picture(facts: RunFacts) -> Picture:
 
 
 def calendar_picture(facts: RunFacts) -> Picture:
-    """Every window that the run met or was evaluated on."""
+    """Every window that the run used or was evaluated on."""
     evaluated = {window.window_id for window in facts.evaluation.windows} if facts.evaluation else set()
     hours = [_hour(window, window.window_id in evaluated) for window in facts.windows]
     met = {window.window_id for window in facts.windows}
@@ -176,7 +176,7 @@ def calendar_picture(facts: RunFacts) -> Picture:
         CalendarHour(one, "held-out", 1.0, f"{one}: held out, evaluated on", anchor(one)) for one in evaluated - met
     ]
     title = "Windows by day and hour (UTC)"
-    note = "Blue: trained, the stronger the higher its mean score. Framed: held out. Grey: not used."
+    note = "Blue: trained, darker for a higher mean score. Framed: held out. Grey: not used."
     return Picture(title, charts.calendar(title, hours), note)
 
 

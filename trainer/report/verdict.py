@@ -1,4 +1,4 @@
-"""The verdict on a run in words: the headline, its tone, and what must be said beside it. Pure."""
+"""The verdict on a run in words: the headline, its tone, and its caveats. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trainer.ledger.read.types import RunFacts
 from trainer.ledger.releases import Promotion
 from trainer.ledger.states import PromotionState
+from trainer.progress import counted
 from trainer.types import abilities_of
 
 _ENDED = {"running": "is still running", "interrupted": "was interrupted", "failed": "failed"}
@@ -24,7 +25,7 @@ def headline(facts: RunFacts) -> str:
             "undecided": f"{name}: undecided, not promoted",
         }[facts.ruling]
     if facts.evaluation is not None:
-        return f"{name} was evaluated, the gate was not asked"
+        return f"{name} was evaluated, the gate did not rule"
     if facts.state == "done":
         return f"{name} was trained, not evaluated" if facts.steps else f"{name}: nothing was trained"
     return f"The run of {facts.model} {_ENDED[facts.state]}"
@@ -55,18 +56,18 @@ def tone(facts: RunFacts) -> str:
 
 
 def notices(facts: RunFacts) -> Iterator[str]:
-    """Every stand-in says that it is one, and every mishap that it happened."""
+    """The caveats: every stand-in, and every failure."""
     if facts.judge is not None and not facts.judge.is_llm:
         yield (
             "The judge of this run was the offline yardstick (realised P&L in the window, risk and valid actions), "
             "not an LLM. Its scores reward luck as well as skill."
         )
     if facts.simulated_windows:
-        yield f"{facts.simulated_windows} of its windows were played in the simulated market, not in a real game."
+        yield f"The simulated market, not a real game, played {counted(facts.simulated_windows, 'window')} of this run."
     if abilities_of(facts.backend).is_stand_in:
         yield f"The model was trained on the CPU: {facts.base_model}."
     if facts.attempts > 1:
-        yield f"The run was taken up again: it is on its {facts.attempts}. attempt."
+        yield f"The run was resumed: this is attempt {facts.attempts}."
     for failed in facts.failed_batches:
         yield f"Not trained: {failed}"
 

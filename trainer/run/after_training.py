@@ -1,4 +1,4 @@
-"""What follows on training: evaluate the new checkpoint, ask the gate, publish or refuse, report."""
+"""What follows training: evaluate the new checkpoint, ask the gate, publish or refuse, report."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trainer.types import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class AfterTraining:
-    """What came of the checkpoint, and where it can be read."""
+    """The decision on the checkpoint, and where to read about it."""
 
     considered: Considered | None
     refusal: PromotionRefused | None
-    """What the command ends with if the agents did not get the checkpoint."""
+    """The error that the command ends with if the agents did not get the checkpoint."""
     report: Path
 
     @property
@@ -31,39 +31,39 @@ class AfterTraining:
 
     @property
     def summary(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"report": str(self.report), "promoted": False}
+        summary: dict[str, Any] = {"report": str(self.report), "promoted": False}
         if self.considered is not None:
             promotion, decision = self.considered.promotion, self.considered.decision
-            told |= {"ruling": decision.ruling.value, "reasons": list(decision.reasons)}
-            told["gain"] = self.considered.evaluation.score_difference.mean
+            summary |= {"ruling": decision.ruling.value, "reasons": list(decision.reasons)}
+            summary["gain"] = self.considered.evaluation.score_difference.mean
             if promotion is not None:
-                told |= {"promoted": True, "served_model": promotion.served_model, "base_url": promotion.base_url}
-        return told
+                summary |= {"promoted": True, "served_model": promotion.served_model, "base_url": promotion.base_url}
+        return summary
 
 
 async def after_training(session: Session, run: TrainingRun, before: Checkpoint) -> AfterTraining:
-    """Compare the newest checkpoint with the one that the agents use; ``before`` is where this run began."""
+    """Compare the newest checkpoint with the one that the agents use; ``before`` is where this run started."""
     candidate = run.progress.newest or session.backend.checkpoint(await session.backend.current_step())
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
-    # A run that was taken up may have made its last step before it was killed, and its evaluation never.
-    if candidate.step != before.step or (run.is_taken_up and candidate.step > 0):
+    # A resumed run may have finished its last step before it was killed, but not its evaluation.
+    if candidate.step != before.step or (run.is_resumed and candidate.step > 0):
         session.view.say(f"evaluating {candidate.name} on held-out windows")
         try:
             considered = await consider(session.database, session.settings, candidate.as_release(), run_id=run.run_id)
             run.folder.write("evaluation.json", msgspec.to_builtins(considered.evaluation))
             refusal = considered.refusal()
         except NotEnoughData as error:
-            refusal = PromotionRefused(f"{candidate.name} is trained and not promoted: {error}")
+            refusal = PromotionRefused(f"{candidate.name} is trained but not promoted: {error}")
         if refusal is not None and not session.settings.run.promote:
-            session.view.say(f"Not promoted, and not asked to be: {refusal}")
+            session.view.say(f"Not promoted, as --no-promote requests: {refusal}")
             refusal = None
     await _make_room(session)
     return AfterTraining(considered, refusal, run.report.resolve())
 
 
 async def _make_room(session: Session) -> None:
-    """Old checkpoints leave the disk. One that cannot be deleted is no reason to call the run failed."""
+    """Delete old checkpoints. A failed deletion does not fail the run."""
     try:
         await remove_old_checkpoints(
             session.database, session.backend, session.settings.model.model, keep=session.settings.run.keep_checkpoints

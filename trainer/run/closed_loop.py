@@ -1,8 +1,8 @@
 """The closed loop on the simulated market: play a day with the newest checkpoint, train on it, play the next.
 
-The market has a clock of its own: the first day of the first run ends where the wall clock (or ``--until``) stands,
-every later day follows on the one before, so that a run can be repeated and the next run goes on where this one
-ended. A loop that was killed plays and trains what is missing of its day, then goes on.
+The market has its own clock: the first day of the first run ends at the wall clock's time (or ``--until``), and every
+later day follows the one before, so that a run is repeatable and the next run continues where this one ended. A loop
+that was killed plays and trains the rest of its day, then continues.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from trainer.config.derived import window_rules
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
 from trainer.plan.plan import look_ahead
+from trainer.progress import counted
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.types import NOTHING_PLANNED, abilities_of
@@ -38,12 +39,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ASKED_AT_ONCE = 64
-"""Decisions that are put to the model together; windows are asked about in advance to reach it."""
+"""Decisions sent to the model together; windows are requested in advance to reach this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """One iteration: its windows, and the moment at which the last of them is closed."""
+    """One iteration: its windows, and the moment when the last of them closes."""
 
     number: int
     window_ids: tuple[str, ...]
@@ -58,7 +59,7 @@ class Day:
 
 
 async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], Awaitable[T]]) -> tuple[TrainingRun, T]:
-    """Play and train every day of the run, do what is to be done ``then``, and end the run."""
+    """Play and train every day of the run, await ``then``, and end the run."""
     unfinished = await _unfinished(session)
     async with open_run(session, NOTHING_PLANNED, unfinished.run_id if unfinished is not None else None) as run:
         if unfinished is not None and unfinished.loop is not None:
@@ -94,7 +95,7 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
 
 
 async def _unfinished(session: Session) -> StoredRun | None:
-    """The run to take up. One whose days are all over and taught nothing is left at that: the next days may."""
+    """The run to resume: not one whose days are all over without training anything, since the next days may train."""
     settings, ledger = session.settings, session.ledger
     if not settings.run.resume:
         return None
@@ -120,7 +121,7 @@ def _day(first: str, number: int, hours: int) -> Day:
 
 @asynccontextmanager
 async def _engine(session: Session) -> AsyncIterator[Engine | None]:
-    """The embedded model for checkpoints on this machine; None where the backend serves its own."""
+    """The embedded model for checkpoints on this machine; None if the backend serves its own."""
     if abilities_of(session.backend.name).serves_itself:
         yield None
         return
@@ -131,21 +132,21 @@ async def _engine(session: Session) -> AsyncIterator[Engine | None]:
 
 
 async def _play(session: Session, engine: Engine | None, day: Day) -> tuple[Tally, str]:
-    """Play what is not played yet of ``day`` with the newest checkpoint."""
+    """Play the remaining windows of ``day`` with the newest checkpoint."""
     from trainer.inference.chat_models import Access, open_chat_model
 
     settings = session.settings
     checkpoint = session.backend.checkpoint(await session.backend.current_step())
     world = settings.market
     market = Market(world.world_seed, world.luck, world.stage, world.decisions)
-    session.view.say(f"day {day.number + 1}: playing {len(day.window_ids)} windows with {checkpoint.name}")
+    session.view.say(f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')} with {checkpoint.name}")
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     async with open_chat_model(checkpoint, access, engine) as model:
         cast = model_cast(world.agents, world.world_seed, ChatPolicy(model, world.temperature))
         tally = Tally()
         for window_ids in _portions(day.window_ids, max(1, _ASKED_AT_ONCE // world.agents)):
             if session.stop.is_set():
-                raise Interrupted("Stopped while playing; the same command takes the run up again.")
+                raise Interrupted("Stopped while playing; the same command resumes the run.")
             part = await play_windows(
                 session.database,
                 settings.common.home / "spool",
@@ -199,6 +200,6 @@ def _figures(day: Day, tally: Tally, played_with: str, run: TrainingRun, steps_b
 def _sentence(figures: PlayedDay, days: int) -> str:
     parts = [f"day {figures.day}/{days}: played with {figures.played_with}"]
     if figures.valid_share is not None:
-        parts.append(f"{figures.valid_share:.0%} valid actions, {figures.mean_pnl:+.2f} a window")
-    parts.append(f"{figures.steps} steps to step {figures.step}")
+        parts.append(f"{figures.valid_share:.0%} valid actions, {figures.mean_pnl:+.2f} per window")
+    parts.append(f"{counted(figures.steps, 'step')} to step {figures.step}")
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Which code is running: kept with every run, so that a checkpoint can be traced to it."""
+"""Which code is running: stored with every run, so that a checkpoint can be traced to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def code_version() -> str:
-    """Package version and, in a checkout, the commit; ``+changes`` if the tree is not what the commit says."""
+    """Package version and, in a checkout, the commit; ``+changes`` if the tree differs from the commit."""
     try:
         release = version("hindsight-grpo")
     except PackageNotFoundError:
@@ -27,7 +27,7 @@ def code_version() -> str:
 
 
 def _git(*arguments: str) -> str:
-    """What git says, or nothing where there is no git or no checkout of ours."""
+    """The output of git, or nothing without git or outside a checkout."""
     if not (_ROOT / ".git").exists():
         return ""
     try:

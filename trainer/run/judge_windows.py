@@ -1,4 +1,4 @@
-"""Windows judged without training: read, checked, grouped and judged as the trainer does it, one result a window."""
+"""Windows judged without training: read, checked, grouped and judged as in training, one result per window."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
 
 @dataclass(slots=True)
 class WindowVerdicts:
-    """What judging one window came to. Complete when every one of its groups was heard."""
+    """The result of judging one window. Complete when each of its groups was judged or failed."""
 
     window_id: str
     groups: int
@@ -83,10 +83,10 @@ async def judge_windows(
 async def judge_stream(
     judge: Judge, groups: AsyncIterable[Group], in_flight: int
 ) -> AsyncGenerator[JudgedGroup | JudgeFailure, None]:
-    """The results in the order in which they are ready. An error of the judge or of the source ends the stream.
+    """The results as they become ready. An error of the judge or of the source ends the stream.
 
-    The judge limits its own calls; ``in_flight`` groups are kept waiting for it, so that it never starves and
-    the source is not read faster than it is judged.
+    The judge limits its own calls; ``in_flight`` groups wait for it, so that it never idles and the source is
+    not read faster than it is judged.
     """
     source = aiter(groups)
     judging: set[asyncio.Task[JudgedGroup | JudgeFailure]] = set()
@@ -120,6 +120,6 @@ async def _next(source: AsyncIterator[Group]) -> Group:
 
 
 def as_unused(window: Window) -> Window:
-    """``window`` as it was before training: for looking again at one that has been trained on."""
+    """``window`` as it was before training, to judge again one that was trained on."""
     unused = tuple(msgspec.structs.replace(one, used_in_training=False) for one in window.trajectories)
     return msgspec.structs.replace(window, trajectories=unused)

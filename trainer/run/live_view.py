@@ -1,4 +1,4 @@
-"""How a run is watched: a live table on a terminal, one line per event elsewhere. Both on stderr."""
+"""Displays a run: a live table on a terminal, one line per event elsewhere. Both on stderr."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SHOW_EVERY = 5.0
-"""Seconds between lines about progress where lines are all there is."""
+"""Seconds between progress lines without a terminal."""
 
 
 def open_view(*, quiet: bool = False, stream: TextIO | None = None) -> View:
-    """The view that fits: nothing for machines, rich on a terminal, else plain lines."""
+    """The suitable view: nothing for machines, rich on a terminal, else plain lines."""
     stream = stream or sys.stderr
     if quiet:
         return Silent()
@@ -25,7 +25,7 @@ def open_view(*, quiet: bool = False, stream: TextIO | None = None) -> View:
 
 
 class Lines:
-    """One line per event, and now and then one about how far the run is."""
+    """One line per event, and a progress line at intervals."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

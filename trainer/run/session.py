@@ -20,15 +20,15 @@ _ALSO_DECISIVE = (
     "model", "base_model", "seed", "held_out_share", "min_actions", "judge", "judge_model", "rubric", "purposes",
     "foreign", "simulate", "world_seed", "windows_per_iteration", "agents", "luck", "stage", "decisions",
 )  # fmt: skip
-"""Settings beside the groups' own that a run must share with an unfinished one to take it up.
+"""Settings, besides those of grouping, that must equal an unfinished run's to resume it.
 
-``windows_per_iteration`` since a day's hours follow from its number: with another length they could be hours played.
+``windows_per_iteration`` because a day's number determines its hours: another length could repeat played hours.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Opened and closed by the command; handed to whatever trains."""
+    """Opened and closed by the command; passed to the training code."""
 
     settings: TrainSettings
     database: Database
@@ -41,7 +41,7 @@ class Session:
 
 
 def fingerprint(settings: TrainSettings) -> str:
-    """Of the settings that decide what is played and which groups are judged by whom: equal ones may share a run."""
+    """Of the settings that decide what is played and how it is grouped and judged: equal ones may share a run."""
     decisive = {*GroupSettings.model_fields, *_ALSO_DECISIVE}
     values = {name: value for name, value in flat_values(settings).items() if name in decisive}
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=12).hexdigest()

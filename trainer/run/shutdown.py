@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: the first asks to stop after the step in hand, the second ends the process at once.
+"""Ctrl-C and SIGTERM: the first requests a stop after the current step, the second ends the process immediately.
 
-Ending at once is safe: what is durable is in the ledger or can be settled by the next start.
+Ending immediately is safe: durable state is in the ledger, and the next start settles the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @contextmanager
 def stop_on_signal(announce: Callable[[str], None]) -> Iterator[asyncio.Event]:
-    """The event that is set by the first signal; for the length of the block."""
+    """The event that the first signal sets, for the duration of the block."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -29,7 +29,7 @@ def stop_on_signal(announce: Callable[[str], None]) -> Iterator[asyncio.Event]:
         if stop.is_set():
             os._exit(INTERRUPTED)
         stop.set()
-        announce("Stopping after the step in hand; once more to stop at once.")
+        announce("Stopping after the current step; press Ctrl-C or send SIGTERM again to stop immediately.")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked)
@@ -41,7 +41,7 @@ def stop_on_signal(announce: Callable[[str], None]) -> Iterator[asyncio.Event]:
 
 
 async def unless_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event, sentence: str) -> T:
-    """What ``work`` gives; if a stop is asked for first, ``work`` is cancelled and Interrupted raised."""
+    """The result of ``work``; if a stop is requested first, ``work`` is cancelled and Interrupted raised."""
     working = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())
     try:

@@ -19,7 +19,7 @@ from trainer.ledger.clock import clock
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger, StoredRun
 from trainer.plan.plan import Outlook, look_ahead
-from trainer.progress import View
+from trainer.progress import View, counted
 from trainer.run.after_training import AfterTraining, after_training
 from trainer.run.closed_loop import train_in_closed_loop
 from trainer.run.session import Session, fingerprint
@@ -32,12 +32,12 @@ from trainer.train.settle import mend, needs_mending
 async def train(
     settings: TrainSettings, database: Database, base_model: str, view: View, *, simulated: bool
 ) -> tuple[TrainingRun, AfterTraining]:
-    """Train and evaluate; the run and what came of it. The first signal stops after the step in hand: Interrupted."""
+    """Train and evaluate; returns the run and its result. Interrupted if a signal stopped it after the current step."""
     await check_writable(database)
     ledger = Ledger(database, settings.common.home)
     with stop_on_signal(view.say) as stop:
         async with hold(database, settings.model.model) as lock:
-            # Too little data is found out before the model is loaded, unless something must be mended first.
+            # Too little data is reported before the model is loaded, unless a repair must come first.
             plan = None
             if not simulated and not await needs_mending(ledger, settings.model.model):
                 plan = await plan_log(settings, database, ledger)
@@ -46,7 +46,7 @@ async def train(
             ) as backend:
                 for sentence in await mend(ledger, lock, backend, settings.training.stop_on):
                     view.say(sentence)
-                    plan = None  # there is more, or less, to train than was seen
+                    plan = None  # the repair changed what there is to train
                 session = Session(settings, database, ledger, lock, backend, base_model, view, stop)
                 before = backend.checkpoint(await backend.current_step())
 
@@ -55,7 +55,7 @@ async def train(
                         after_training(session, run, before),
                         stop,
                         f"Stopped while {settings.model.model}@step{run.progress.step} was evaluated; it is trained "
-                        "and kept, and the same command evaluates it.",
+                        "and stored, and the same command evaluates it.",
                     )
 
                 if simulated:
@@ -66,7 +66,7 @@ async def train(
 
 
 def trainee_of(settings: TrainSettings) -> CpuTrainee:
-    """What the backend is handed of the command's settings; each reads its part of it."""
+    """The settings that backends get; each backend reads its part."""
     return CpuTrainee(
         settings.common.home,
         settings.backend.wandb_project,
@@ -82,11 +82,12 @@ def trainee_of(settings: TrainSettings) -> CpuTrainee:
 def _say_plan(view: View, plan: LogPlan) -> None:
     outlook = plan.outlook
     if plan.unfinished is not None:
-        view.say(f"Taking up run {plan.unfinished.run_id} ({plan.unfinished.state.value}).")
+        view.say(f"Resuming run {plan.unfinished.run_id} ({plan.unfinished.state.value}).")
     saved = f" and saves about ${plan.saved_usd:.2f}" if plan.saved_usd else ""
     before = ", ".join(f"{reason} {count}" for reason, count in outlook.decided_before.items())
     view.say(
-        f"Plan: {len(outlook.windows)} windows, {outlook.groups} groups, {outlook.trajectories} trajectories; "
+        f"Plan: {counted(len(outlook.windows), 'window')}, {counted(outlook.groups, 'group')}, "
+        f"{counted(outlook.trajectories, 'trajectory')}; "
         f"dropout {outlook.plan.dropout_rate:.0%} leaves out {outlook.plan.dropped}{saved}"
         + (f"; an earlier run left out {before}." if before else ".")
     )
@@ -98,18 +99,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """What is going to be trained, how it is read, and the run that it goes on with, if any."""
+    """What will be trained, how it is read, and the run to resume, if any."""
 
     reader: WindowReader
     outlook: Outlook
     cost: CostEstimate
     saved_usd: float | None
-    """What dropout saves: the text of those left out; the groups are judged all the same."""
+    """What dropout saves: the text of the trajectories left out; their groups are still judged."""
     unfinished: StoredRun | None
 
 
 async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger | None) -> LogPlan:
-    """Survey and plan. NotEnoughData if a new run would have too little; one taken up only finishes its plan."""
+    """Survey and plan. NotEnoughData if a new run would have too little; a resumed run only finishes its plan."""
     rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
     reader = WindowReader(database, rules)
     unfinished = None
@@ -135,10 +136,10 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
 async def train_on_log(
     session: Session, plan: LogPlan, then: Callable[[TrainingRun], Awaitable[T]]
 ) -> tuple[TrainingRun, T]:
-    """Train what ``plan`` says, do what is to be done ``then``, and end the run; the run and what came of it.
+    """Train what ``plan`` says, await ``then``, and end the run; returns the run and the result of ``then``.
 
-    The run ends after that and not before: one that is killed while its checkpoint is evaluated is taken up, though
-    there is nothing left to train.
+    The run ends only after ``then``: a run killed while its checkpoint is evaluated is resumed, even if nothing is
+    left to train.
     """
     unfinished = plan.unfinished.run_id if plan.unfinished else None
     async with open_run(session, plan.outlook.plan, unfinished) as run:
@@ -146,7 +147,7 @@ async def train_on_log(
         if not plan.outlook.windows and run.progress.steps == 0:
             raise NotEnoughData(
                 f"Run {run.run_id} has nothing left to train and trained nothing before; "
-                "`--no-resume` begins a new run with the windows that there are."
+                "`--no-resume` starts a new run with the available windows."
             )
         await run.train(plan.reader, plan.outlook.windows, plan.outlook.refs)
         result = await then(run)

@@ -1,7 +1,7 @@
-"""One run in the ledger: begun with a plan or taken up after a crash, trained window by window, ended once.
+"""One run in the ledger: started with a plan or resumed after a crash, trained window by window, ended once.
 
-``open_run`` owns the run's judge, folder and tracker, and says in the ledger how the run ended: done, interrupted
-(the user asked) or failed (with the sentence). All but done can be taken up by the next start.
+``open_run`` owns the run's judge, folder and tracker, and records in the ledger how the run ended: done, interrupted
+(by the user) or failed (with the error). The next start can resume any run that is not done.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainer.ledger.runs import LoopState
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import release_claims_of_dead
 from trainer.pipeline import Pipeline
-from trainer.progress import FailurePolicy, Progress
+from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
 from trainer.run.session import Session, fingerprint
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunSummary(TypedDict, total=False):
-    """What a run came to, as the ledger, ``summary.json`` and ``--json`` tell it."""
+    """The results of a run, as in the ledger, ``summary.json`` and ``--json``."""
 
     started_at: str
     state: str
@@ -65,7 +65,7 @@ class RunSummary(TypedDict, total=False):
 
 @dataclass(slots=True)
 class TrainingRun:
-    """A run that is under way. ``summary`` is complete when it has ended."""
+    """A run in progress. ``summary`` is complete when the run has ended."""
 
     session: Session
     run_id: str
@@ -73,14 +73,14 @@ class TrainingRun:
     folder: RunFolder
     tracker: Tracker
     progress: Progress
-    is_taken_up: bool
+    is_resumed: bool
     loop: LoopState | None = None
-    """Of the closed loop: its days so far."""
+    """The days of the closed loop so far."""
     summary: RunSummary = field(default_factory=RunSummary)
 
     @property
-    def told(self) -> dict[str, Any]:
-        """The summary as JSON tells it, the closed loop's days included."""
+    def full_summary(self) -> dict[str, Any]:
+        """The summary for JSON, with the closed loop's days."""
         return {**self.summary, **(msgspec.to_builtins(self.loop) if self.loop is not None else {})}
 
     @property
@@ -89,10 +89,10 @@ class TrainingRun:
         return self.folder.path / "report.html"
 
     async def train(self, reader: WindowReader, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
-        """One pass over ``windows``. Raises if it trained nothing although there were groups to train.
+        """One pass over ``windows``. Raises if the run trained nothing although there were groups to train.
 
-        Not if the run trained something before: what is left of a run that was taken up may be nothing but groups
-        that cannot be trained, and its checkpoint is to be evaluated all the same.
+        Does not raise if the run trained something before: a resumed run may have only untrainable groups left, and
+        its checkpoint must still be evaluated.
         """
         session, settings, before = self.session, self.session.settings, replace(self.progress)
         trainer = TrainStage(
@@ -145,24 +145,24 @@ class TrainingRun:
         nothing = "Nothing was trained" if before.steps == 0 else "Nothing more was trained"
         if with_signal > 0:
             return BackendError(
-                f"{nothing}: none of {with_signal} judged groups has a trainable token ({_counted(trainer.left_out)}); "
-                "look at --purposes and --foreign, and at what the agents' log holds."
+                f"{nothing}: none of {counted(with_signal, 'judged group')} has a trainable token "
+                f"({_reasons(trainer.left_out)}); check --purposes and --foreign, and the agents' log."
             )
         if judged == 0:
             return NotEnoughData(
-                f"{nothing}: no group has a verdict ({_counted(verdicts.left_out)}); look at --max-cost and "
-                "--judge-context, and at what `scripts/check_windows.py` says of the windows."
+                f"{nothing}: no group has a verdict ({_reasons(verdicts.left_out)}); check --max-cost and "
+                "--judge-context, and run `scripts/check_windows.py` to see what is wrong with the windows."
             )
         return NotEnoughData(
-            f"{nothing}: none of {judged} judged groups has scores that differ by "
-            f"--min-spread {self.session.settings.groups.min_spread} ({_counted(verdicts.left_out)}); "
-            "more agents or another judge may tell them apart."
+            f"{nothing}: none of {counted(judged, 'judged group')} has scores that differ by "
+            f"--min-spread {self.session.settings.groups.min_spread} ({_reasons(verdicts.left_out)}); "
+            "try more agents or another judge."
         )
 
 
 @asynccontextmanager
 async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> AsyncIterator[TrainingRun]:
-    """Begin a run with ``plan``, or take up ``unfinished`` with ``plan`` as what came since."""
+    """Start a run with ``plan``, or resume ``unfinished`` with ``plan`` as its additional windows."""
     settings, ledger = session.settings, session.ledger
     run_id = unfinished or _new_run_id()
     public = {**public_values(settings), "code_version": code_version()}
@@ -177,8 +177,8 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
             plan=plan,
         )
     else:
-        await ledger.take_up(run_id, public, plan)
-        # We hold the model, so whoever began the run is gone; do not wait for its claims on verdicts to run out.
+        await ledger.resume_run(run_id, public, plan)
+        # We hold the model's lock, so the process that started the run is gone: its verdict claims need not expire.
         await release_claims_of_dead(session.database, run_id)
     folder = ledger.folder(run_id)
     folder.write("config.json", public)
@@ -201,7 +201,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
 
 
 async def _finish(run: TrainingRun, state: RunState, started: float, error: str | None) -> None:
-    """Write how the run ended. A ledger that cannot be reached any more must not hide the fault that ended it."""
+    """Record how the run ended. An unreachable ledger must not hide the fault that ended it."""
     progress = run.progress
     run.summary |= {
         "state": state.value,
@@ -221,8 +221,8 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
     try:
         run.summary["left_out"] = await run.session.ledger.exclusion_counts(run.run_id)
         sentence = None if error is None else redact(error)
-        await run.session.ledger.finish_run(run.run_id, state, error=sentence, summary=run.told)
-        run.folder.write("summary.json", run.told)
+        await run.session.ledger.finish_run(run.run_id, state, error=sentence, summary=run.full_summary)
+        run.folder.write("summary.json", run.full_summary)
         write_page(await gather(run.session.database, run.run_id), run.report)
     except Exception as fault:
         if error is None:
@@ -230,7 +230,7 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
         logger.warning("run %s: its end could not be recorded (%s)", run.run_id, redact(str(fault)))
 
 
-def _counted(reasons: Counter[Reason]) -> str:
+def _reasons(reasons: Counter[Reason]) -> str:
     return (
         ", ".join(f"{reason.value} {count}" for reason, count in reasons.most_common(4))
         or "their trajectories are gone"

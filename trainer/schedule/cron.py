@@ -1,7 +1,7 @@
-"""When a period is due, and what came of it.
+"""When a period is due, and what its result is called.
 
-Periods are named by their cron time in UTC, so daylight saving can make no period happen twice or not at all; the
-moment that counts as now is the database's (``trainer.ledger.periods``).
+Periods are named by their cron time in UTC, so daylight saving can neither repeat nor skip a period; "now" is
+the database's clock (``trainer.ledger.periods``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from croniter import CroniterError, croniter
 from data_bridge.errors import ConfigurationError
 from trainer.ledger.periods import PeriodResult
 
-LONGEST_CATCH_UP = timedelta(days=31)
-"""A missed period older than this is not worth training any more."""
+MAX_CATCH_UP = timedelta(days=31)
+"""A missed period older than this is not trained."""
 
 
 def check_cron(expression: str) -> str:
     """``expression`` if croniter understands it, else a ConfigurationError that names the setting."""
     try:
-        period_due(expression, datetime.now(UTC))  # also refuses what never comes, like 31 February
+        period_due(expression, datetime.now(UTC))  # also refuses a date that never comes, such as 31 February
     except (CroniterError, ValueError) as error:
         raise ConfigurationError(
             f"--cron: {expression!r} is not a cron expression ({error}); try '0 3 * * 0'."
@@ -31,7 +31,7 @@ def check_cron(expression: str) -> str:
 
 def period_due(expression: str, now: datetime) -> datetime:
     """The latest scheduled moment at or before ``now`` (aware UTC)."""
-    # get_prev is exclusive, so ask from just after now.
+    # get_prev is exclusive, so start just after now.
     return _at(croniter(expression, now + timedelta(microseconds=1)).get_prev(datetime))
 
 
@@ -45,7 +45,7 @@ def _at(moment: datetime) -> datetime:
 
 
 def outcome_of(exit_code: int) -> PeriodResult:
-    """A refused promotion (5) is a finished period: the training happened, the gate did its work."""
+    """A refused promotion (5) is a finished period: the training ran and the gate ruled."""
     if exit_code in (0, 5):
         return PeriodResult.DONE
     return PeriodResult.SKIPPED if exit_code == 3 else PeriodResult.FAILED
@@ -53,7 +53,7 @@ def outcome_of(exit_code: int) -> PeriodResult:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of a period, as the webhook and ``--json`` tell it."""
+    """The result of a period, as sent to the webhook and printed with ``--json``."""
 
     job: str
     period: str

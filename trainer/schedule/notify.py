@@ -1,4 +1,4 @@
-"""Tells a webhook what came of a period. Retried, and never in the way: training does not depend on it."""
+"""Sends the result of a period to a webhook, with retries. Training does not depend on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAUSES = (0.5, 2.0, 8.0)
 
 
 async def notify(url: str, summary: Summary, *, timeout: float = 10.0) -> bool:
-    """POST ``summary`` as JSON; whether somebody took it. Faults are logged without the URL's secrets."""
+    """POST ``summary`` as JSON; returns whether it was accepted. Faults are logged without the URL's secrets."""
     async with httpx.AsyncClient(timeout=timeout) as client:
         for pause in (*_PAUSES, None):
             try:
@@ -29,5 +29,5 @@ async def notify(url: str, summary: Summary, *, timeout: float = 10.0) -> bool:
             if pause is None:
                 break
             await asyncio.sleep(pause)
-    logger.warning("the webhook did not take the summary of the period: %s", fault)
+    logger.warning("the webhook did not accept the summary of the period: %s", fault)
     return False

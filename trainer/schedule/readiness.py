@@ -1,4 +1,4 @@
-"""Whether a period has enough to train on: asked before a scheduled training, and answered with the reason if not."""
+"""Whether a period has enough data to train on, checked before a scheduled training; if not, with the reason."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from trainer.config.derived import window_rules
 from trainer.config.sections import ReadinessSettings
 from trainer.config.settings import written_duration
 from trainer.ledger.clock import clock
+from trainer.progress import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +21,15 @@ class Readiness:
 
 
 async def readiness_of(database: Database, settings: ReadinessSettings) -> Readiness:
-    """Enough closed, usable, unused windows? The embedded database always is: training plays its own hours there."""
+    """Are there enough closed, usable, unused windows? Always in the embedded database: training plays its own."""
     if database.is_embedded:
         return Readiness(True, "The simulated market plays its own windows.")
     rules = window_rules(settings, now=await clock(database, settings.until))
     surveyed = await survey(WindowReader(database, rules), rules)
     usable = sum(len(window.usable) >= settings.min_agents for window in surveyed.windows)
     enough = usable >= settings.min_windows
-    sentence = (
-        f"{usable} usable windows in the last {written_duration(settings.lookback)}, {settings.min_windows} needed"
-    )
+    lookback = written_duration(settings.lookback)
+    sentence = f"{counted(usable, 'usable window')} in the last {lookback}, {settings.min_windows} needed"
     if not enough and surveyed.totals.reasons:
         reason, count = max(surveyed.totals.reasons.items(), key=lambda item: item[1])
         sentence += f"; most rows were left out as {reason} ({count})"

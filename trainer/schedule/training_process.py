@@ -1,9 +1,9 @@
-"""The training of a period, as a process of its own: heard, stopped in good order, never left alone.
+"""Runs the training of a period in its own process: its output is read, it is stopped cleanly, it never outlives us.
 
-It has a session of its own, so that a Ctrl-C in the terminal reaches it once and not twice: the second is the order
-to end at once, in the middle of a step. Every signal that we get while it lives is passed on to it, and we wait.
+It has its own session, so that a Ctrl-C in the terminal reaches it once and not twice: the second would end it
+immediately, in the middle of a step. Every signal that we receive while it runs is passed on to it, and we wait.
 
-What the scheduler was told it tells the training in variables, since a command line is visible to everyone.
+The scheduler passes its settings to the training in variables, because a command line is visible to everyone.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from pydantic import SecretStr
 from trainer.config.settings import Command, settings_of, variable_of, written_duration
 
 _CHUNK = 64 * 1024
-_LONGEST_LAST_WORDS = 4_000
+_MAX_LAST_WORDS = 4_000
 _STILL_TALKING = 5.0
-"""Seconds that we listen to a process which outlives the training and has its stderr."""
+"""Seconds to keep reading from a process that outlives the training and holds its stderr."""
 _STDERR = 2
 _OUR_OWN = frozenset({"json_output"})
 """How the scheduler itself prints."""
 
 
 def variables_for(reader: type[Command], settings: Command) -> dict[str, str]:
-    """Whatever was set in ``settings``, by flag or otherwise, and ``reader`` has too, under the variables it reads."""
+    """The settings that were set by any source and that ``reader`` also has, under the variables it reads."""
     variables = {name: variable_of(name, field) for _, name, field in settings_of(reader) if name not in _OUR_OWN}
-    told: dict[str, str] = {}
+    passed: dict[str, str] = {}
     for section, name, _ in settings_of(type(settings)):
         values, variable = getattr(settings, section), variables.get(name)
         if variable is not None and name in values.model_fields_set:
-            told[variable] = _spelt(getattr(values, name))
-    return told
+            passed[variable] = _spelt(getattr(values, name))
+    return passed
 
 
 def _spelt(value: object) -> str:
-    """``value`` as one would write it into a variable."""
+    """``value`` as written in a variable."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, timedelta):
@@ -75,9 +75,9 @@ async def train(
     lost: asyncio.Event,
     quiet: bool = False,
 ) -> Ended:
-    """Run ``command`` to its end. ``stop`` is set if we were told to end meanwhile; ``lost`` stops the training.
+    """Run ``command`` to its end. ``stop`` is set if we are signalled to end; ``lost`` stops the training.
 
-    With ``quiet`` our stdout is kept free of what it prints.
+    With ``quiet`` its output does not go to our stdout.
     """
     async with _listening() as words:
         process = await asyncio.create_subprocess_exec(
@@ -93,7 +93,7 @@ async def train(
 
 
 async def _ended(process: asyncio.subprocess.Process, stop: asyncio.Event, lost: asyncio.Event) -> int:
-    """The exit code, once there is one: whatever else is asked of us meanwhile is asked of the training."""
+    """Wait for the exit code; signals that arrive before are passed on to the training."""
 
     def interrupt() -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -110,7 +110,7 @@ async def _ended(process: asyncio.subprocess.Process, stop: asyncio.Event, lost:
             try:
                 await asyncio.wait({ending})
             except asyncio.CancelledError:
-                # Asked for before the signals were ours. The frame says it again and again; the training hears it once.
+                # Cancelled before we handled the signals. The frame repeats it; the training gets it once.
                 if not stop.is_set():
                     pass_on()
     losing.cancel()
@@ -142,7 +142,7 @@ def _signals_call(handler: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _listening() -> AsyncIterator[_LastWords]:
-    """A pipe of our own: asyncio's would keep us waiting for a server that the training started and left running."""
+    """Our own pipe: asyncio's would wait for a server that the training started and left running."""
     reading, writing = os.pipe()
     stream = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -160,7 +160,7 @@ async def _listening() -> AsyncIterator[_LastWords]:
 
 
 class _LastWords:
-    """Passes on to our stderr what is written into ``ear``, and keeps the end of it."""
+    """Copies what is written into ``ear`` to our stderr, and keeps the end of it."""
 
     def __init__(self, ear: int) -> None:
         self.ear = ear
@@ -171,19 +171,19 @@ class _LastWords:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         while chunk := await stream.read(_CHUNK):
             text = decoder.decode(chunk)
-            self._tail = (self._tail + text)[-_LONGEST_LAST_WORDS:]
-            with contextlib.suppress(OSError):  # nobody listens; the training must not wait for that
+            self._tail = (self._tail + text)[-_MAX_LAST_WORDS:]
+            with contextlib.suppress(OSError):  # our stderr is closed; the training must not block on it
                 sys.stderr.write(text)
                 sys.stderr.flush()
 
     @property
     def line(self) -> str:
-        lines = [line.strip() for line in self._tail.splitlines()]  # a carriage return ends one, too
+        lines = [line.strip() for line in self._tail.splitlines()]  # a carriage return also ends a line
         return next((line for line in reversed(lines) if line), "")
 
 
 def _die_with_parent() -> None:
-    """On Linux the kernel stops the training when its scheduler dies: whoever takes the period over is alone."""
+    """On Linux the kernel stops the training when its scheduler dies, so that a host that takes over is alone."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

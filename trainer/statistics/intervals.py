@@ -18,7 +18,7 @@ from trainer.evidence import Interval
 
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
-FEWEST_WINDOWS = 6
+MIN_WINDOWS = 6
 """Below this not even a gain in every single window is significant: a fair coin gives five heads in 3.1 % of tries."""
 
 POWER = 0.8
@@ -53,7 +53,7 @@ def mean_interval(
     if count == 0:
         raise ValueError("there is no mean over no windows")
     mean = float(values.mean())
-    if count < FEWEST_WINDOWS:
+    if count < MIN_WINDOWS:
         return Interval(mean=mean, low=None, high=None, windows=count)
     error = _standard_error(values)
     if error <= _ROUNDING * max(1.0, abs(mean)):
@@ -101,7 +101,7 @@ def lasting_interval(per_window: ArrayLike) -> Interval:
     values = np.asarray(per_window, dtype=np.float64)
     count = int(values.size)
     mean = float(values.mean())
-    if count < FEWEST_WINDOWS:
+    if count < MIN_WINDOWS:
         return Interval(mean=mean, low=None, high=None, windows=count)
     half = float(values.std(ddof=1)) * lasting_half_width(count)
     return Interval(mean=mean, low=mean - half, high=mean + half, windows=count)
@@ -133,7 +133,7 @@ def windows_needed(per_window: ArrayLike, threshold: float = 0.0) -> int | None:
     if distance <= _ROUNDING or not math.isfinite(distance):
         return None
     factor = _EVEN.inv_cdf((1 + CONFIDENCE) / 2) + _EVEN.inv_cdf(POWER)
-    needed = max(FEWEST_WINDOWS, math.ceil((factor * spread / distance) ** 2))
+    needed = max(MIN_WINDOWS, math.ceil((factor * spread / distance) ** 2))
     return needed if needed <= MOST_WINDOWS else None
 
 

@@ -13,8 +13,8 @@ import msgspec
 from trainer.ledger.read.types import CostFacts, OrderAgreement
 from trainer.types import JudgeIdentity
 
-# A run trains on verdicts that an earlier one paid for, and pays for some that it does not train on; those of its
-# evaluation are about windows that it did not plan.
+# A run trains on verdicts that an earlier run paid for, and pays for some that it does not train on; the verdicts of
+# its evaluation are about windows that it did not plan.
 _VERDICTS = """
 WITH keys AS (
     SELECT t.verdict_key FROM hindsight.batch_trajectories t JOIN hindsight.batches b USING (batch_id)
@@ -44,15 +44,15 @@ FROM hindsight.judge_calls WHERE run_id = $1 WINDOW calls AS (ORDER BY call_id)
 _CURVE_POINTS = 60
 
 Scores = Mapping[str, float]
-"""Score by trajectory id, of one group in one order."""
+"""Score by trajectory id, for one group in one order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """As read from the ledger; the types are the report's own."""
+    """As read from the ledger, in the report's own types."""
 
     identity: JudgeIdentity | None
-    """Who judged most of what could be trained."""
+    """The judge of most of the trainable groups."""
     groups: int
     agreement: OrderAgreement | None
     costs: tuple[CostFacts, ...]
@@ -99,6 +99,6 @@ def _by_group(orders: Iterable[Any]) -> list[list[dict[str, float]]]:
 
 
 def _thinned(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """At most some points of the curve, the last one always among them."""
+    """A limited number of points of the curve, always including the last."""
     stride = max(1, -(-len(curve) // _CURVE_POINTS))
     return tuple(curve[place] for place in range(len(curve) - 1, -1, -stride))[::-1]

@@ -1,5 +1,5 @@
-"""Reads everything the report shows of one run: from one snapshot of the ledger, and from nowhere else but the P&L of
-what was trained, which only the game's own rows know.
+"""Reads everything that the report shows about one run: from one snapshot of the ledger, except the P&L of trained
+trajectories, which only the game's own rows have.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MEMBERS = """
 SELECT t.trajectory_id, t.window_id, t.score, b.step FROM hindsight.batch_trajectories t
 JOIN hindsight.batches b USING (batch_id) WHERE b.run_id = $1 AND b.state = 'trained'
 """
-# What the verdict of the page rests on: the evidence of the promotion, else the run's own. A comparison that was asked
-# for by hand afterwards decided nothing; it stands in only for a run that has neither.
+# The evidence for the page's verdict: that of the promotion, else the run's own. A comparison started by hand later
+# decided nothing; it is used only for a run that has neither.
 _EVALUATION = """
 SELECT report::text, ruling, reasons FROM hindsight.evaluations e
 WHERE run_id = $1
@@ -44,7 +44,7 @@ ORDER BY (SELECT max(promotion_id) FROM hindsight.promotions p
          run_id IS NULL, created_at DESC
 LIMIT 1
 """
-# What became of the checkpoint that was promoted last; one that agents were rolled back to was not promoted again.
+# The state of the last promoted checkpoint; a rollback to a checkpoint does not promote it again.
 _PROMOTION = """
 WITH own AS (
     SELECT p.* FROM hindsight.promotions p JOIN hindsight.checkpoints c USING (model, step) WHERE c.run_id = $1)
@@ -59,7 +59,7 @@ async def newest_run(database: Database, model: str) -> str:
     query = "SELECT run_id FROM hindsight.runs WHERE model = $1 ORDER BY started_at DESC, run_id DESC LIMIT 1"
     run_id = await database.pool.fetchval(query, model)
     if run_id is None:
-        raise NotEnoughData(f"The model {model!r} has no run yet; `python scripts/train_mmo.py` makes one.")
+        raise NotEnoughData(f"The model {model!r} has no run yet; `python scripts/train_mmo.py` starts one.")
     return str(run_id)
 
 
@@ -82,7 +82,7 @@ async def gather(database: Database, run_id: str) -> RunFacts:
     ):
         run = await connection.fetchrow("SELECT * FROM hindsight.runs WHERE run_id = $1", run_id)
         if run is None:
-            raise NotEnoughData(f"There is no run {run_id!r}; `python scripts/report.py --list` names them.")
+            raise NotEnoughData(f"There is no run {run_id!r}; `python scripts/report.py --list` lists the runs.")
         settings = json.loads(run["settings"])
         code_version = settings.pop("code_version", None)
         batches = await connection.fetch(_BATCHES, run_id)
@@ -145,7 +145,7 @@ async def gather(database: Database, run_id: str) -> RunFacts:
 async def _leaked(
     connection: Any, run_id: str, model: str, share: float, evaluation: Evaluation | None
 ) -> tuple[str, ...]:
-    """Held-out windows in a batch of this run, and windows of the evaluation in any batch of the model."""
+    """Held-out windows in a batch of this run, and evaluation windows in any batch of the model."""
     rows = await connection.fetch(
         "SELECT DISTINCT t.window_id, b.run_id = $1 AS is_own FROM hindsight.batch_trajectories t"
         " JOIN hindsight.batches b USING (batch_id) WHERE b.run_id = $1 OR (b.model = $2 AND NOT t.released)",

@@ -1,4 +1,4 @@
-"""What the report knows of one run. Plain frozen types: ``facts`` fills them, ``pictures`` and ``page`` show them."""
+"""What the report knows about one run. Frozen types: ``run_facts`` fills them, the report shows them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class DayFacts:
-    """One day of the closed loop. Of a day that was played before a restart only what was trained is known."""
+    """One day of the closed loop. For a day played before a restart, only the training is known."""
 
     day: int
     played_with: str
     step: int
     valid_share: float | None = None
     mean_pnl: float | None = None
-    """Of a trajectory, in the game's money."""
+    """Mean per trajectory, in the game's money."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class OrderAgreement:
     pairs: tuple[tuple[float, float], ...]
     mean_difference: float
     flip_share: float
-    """Of pairs of trajectories in a group, those that one order ranks one way and another order the other way."""
+    """Share of trajectory pairs in a group that two orders rank differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPnl:
-    """A trained trajectory: what the judge gave it, and what it made in its window."""
+    """A trained trajectory: its score, and its P&L in its window."""
 
     trajectory_id: str
     score: float
@@ -69,7 +69,7 @@ class ScoredPnl:
 
 @dataclass(frozen=True, slots=True)
 class CostFacts:
-    """What one judge was asked in this run, training and evaluation alike."""
+    """Calls to one judge in this run, for training and evaluation."""
 
     judge: str
     calls: int
@@ -81,7 +81,7 @@ class CostFacts:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the judge said of one trained trajectory."""
+    """What the judge said about one trained trajectory."""
 
     agent_id: str
     score: float
@@ -90,14 +90,14 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class WindowFacts:
-    """One window that the run met, trained or not."""
+    """One window that the run used, trained or not."""
 
     window_id: str
     state: str
-    """As in the ledger; ``held_out`` or ``not planned`` for a window of which only exclusions are known."""
+    """As in the ledger; ``held_out`` or ``not planned`` for a window with exclusions only."""
     groups: int
     steps: tuple[int, ...]
-    """The gradient steps that learnt from it."""
+    """The gradient steps that trained on it."""
     mean_score: float | None
     excluded: Mapping[str, int]
     """Trajectories that were left out, by reason."""
@@ -107,7 +107,7 @@ class WindowFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Everything the page shows."""
+    """Everything that the page shows."""
 
     run_id: str
     model: str
@@ -119,17 +119,17 @@ class RunFacts:
     started_at: datetime
     finished_at: datetime | None
     settings: Mapping[str, Any]
-    """As resolved; secrets are only marked as set."""
+    """As resolved; secrets show only whether they are set."""
     code_version: str | None
     judge: JudgeIdentity | None
-    """Who judged what was trained; None if nothing was judged."""
+    """The judge of the training data; None if nothing was judged."""
     certificate: Certificate | None
     groups_judged: int
     evaluation: Evaluation | None
     ruling: str | None
     ruling_reasons: tuple[str, ...]
     promotion: Promotion | None
-    """The latest one of a checkpoint of this run, whatever became of it."""
+    """The latest promotion of a checkpoint of this run, whatever its state."""
     steps: tuple[StepFacts, ...]
     failed_batches: tuple[str, ...]
     """What went wrong with each batch that failed or was lost."""
@@ -145,7 +145,7 @@ class RunFacts:
     simulated_windows: int
     """How many of ``windows`` the simulated market played."""
     leaked_windows: tuple[str, ...]
-    """Held-out windows that a batch holds: empty, or the comparison is worth nothing."""
+    """Held-out windows in a batch: must be empty, or the comparison is invalid."""
 
     @property
     def checkpoint(self) -> str:

@@ -1,4 +1,4 @@
-"""The windows of one run: what became of each, and what the judge said in it. Pure, from rows of the ledger."""
+"""The windows of one run: how each was used, and what the judge said. Pure, from rows of the ledger."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _unplanned(reasons: Mapping[str, int]) -> str:
 
 
 def _words(batches: Sequence[Any]) -> dict[str, list[Words]]:
-    """What the judge said of every trained trajectory, by window."""
+    """What the judge said about every trained trajectory, by window."""
     found: dict[str, list[Words]] = defaultdict(list)
     for row in batches:
         if row["state"] == "trained":

@@ -31,7 +31,7 @@ from trainer.train.backends.art_interface import import_art
 from trainer.train.backends.remote_job import Pace, Receipt
 from trainer.train.backends.serverless import ServerlessBackend
 
-PACE = Pace(first_pause=0.02, longest_pause=0.1, request=5, patience=2, opening=1, checkpoint_grace=0.3)
+PACE = Pace(first_pause=0.02, max_pause=0.1, request=5, patience=2, opening=1, checkpoint_grace=0.3)
 
 
 class Ledger:

@@ -2,16 +2,16 @@
 
 In: ``database`` opens the team's Postgres by its ``connection_url`` or the ``embedded`` one, ``migrate`` brings it up
 to date, ``reader`` finds windows and fetches their rows, ``decode`` and ``outcomes`` turn those into the types of
-``models``, and ``quality`` says which of them can be used and why the others cannot. ``survey`` does all of it and
-keeps only numbers; ``art_converter`` turns what was judged into what ART trains.
+``models``, and ``quality`` decides which of them can be used and why the others cannot. ``survey`` does all of this and
+keeps only numbers; ``art_converter`` turns judged trajectories into what ART trains on.
 
 Out: agents log through a ``recorder``, which holds a ``recording`` for each trajectory, keeps its row in a ``spool`` on
-disk and inserts it as ``trajectory_rows`` says; ``record_openai`` does the logging for a chat client. ``outcomes``
-writes what really happened, ``game_writes`` what the game reads back of a training, ``traces`` carries rows from one
+disk and inserts it with ``trajectory_rows``; ``record_openai`` does the logging for a chat client. ``outcomes`` writes
+what really happened, ``game_writes`` writes what the game reads back after training, ``traces`` copies rows from one
 database to another, and ``faulty_rows`` has the faults of real tables, for tests.
 
-All of them: ``window_ids`` names the hours, ``errors`` are one sentence with an exit code, ``redaction`` keeps secrets
-out of everything that leaves the process as text.
+Shared by all: ``window_ids`` names the hours, ``errors`` are one sentence with an exit code each, and ``redaction``
+keeps secrets out of all text that leaves the process.
 
-Importing a module of this package imports neither torch nor art; ``art_converter`` does so when called.
+Importing a module of this package imports neither torch nor art; ``art_converter`` imports art when it is called.
 """

@@ -1,8 +1,8 @@
-"""``DATABASE_URL`` as teams really write it, into arguments that asyncpg understands.
+"""Converts ``DATABASE_URL``, as teams really write it, into arguments that asyncpg understands.
 
-The game's URL is Prisma's: some of its parameters mean something to us (``schema``, ``pgbouncer``,
-``connection_limit``), TLS ones are translated, and the rest are Prisma's own business and are dropped;
-asyncpg would send them to the server, which would refuse the connection.
+The game's URL is written for Prisma: we use some of its parameters (``schema``, ``pgbouncer``, ``connection_limit``)
+and translate those for TLS. The others concern only Prisma and are dropped; asyncpg would send them to the server,
+which would refuse the connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POOLER_PORTS = frozenset({6432, 6543})
 
 @dataclass(frozen=True, slots=True)
 class ConnectionUrl:
-    """Where the database is and how to talk to it. ``password`` is never shown: not by ``repr``, not by ``label``."""
+    """Where the database is and how to connect to it. Neither ``repr`` nor ``label`` shows ``password``."""
 
     hosts: tuple[str, ...]
     """Host names, addresses, or the folder of a Unix socket. Empty: the defaults of the Postgres client."""
@@ -53,7 +53,7 @@ class ConnectionUrl:
 
 
 def parse_connection_url(url: str) -> ConnectionUrl:
-    """Understand ``url``, and register its password as a secret. DatabaseError, without the URL, if it is none."""
+    """Parse ``url`` and register its password as a secret. DatabaseError, without the URL, if it is not valid."""
     match = _URL.fullmatch(url.strip().strip("'\""))
     scheme = match["scheme"].lower().partition("+")[0] if match else ""
     if match is None or scheme not in ("postgres", "postgresql"):
@@ -123,7 +123,7 @@ def _tls_mode(values: dict[str, str]) -> str | None:
         mode = "require"
     if mode not in _TLS_MODES:
         raise DatabaseError(f"sslmode in DATABASE_URL must be one of {', '.join(sorted(_TLS_MODES))}.")
-    # Prisma: `sslaccept=strict` is what makes `require` look at the certificate.
+    # Prisma: `sslaccept=strict` makes `require` verify the certificate.
     return "verify-full" if mode == "require" and values.get("sslaccept") == "strict" else mode
 
 

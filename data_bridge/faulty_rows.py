@@ -1,6 +1,7 @@
-"""The faults that are found in real tables, by name: for testing whoever reads them.
+"""The faults that occur in real tables, by name: for testing the code that reads them.
 
-A fault is a statement for one trajectory's or one window's id ($1), or what becomes of a trajectory's steps.
+A fault is an SQL statement for one trajectory's or one window's id ($1), or a function that rewrites a trajectory's
+steps.
 """
 
 from __future__ import annotations

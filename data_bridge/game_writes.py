@@ -1,8 +1,8 @@
 """The game's own rows that Hindsight writes, and the few facts it reads back for that.
 
-Judge columns and ``reward_judgments`` of judged groups, use and ``training_batches`` of a durable batch,
-``trained_models`` of a release. Every function runs in the caller's transaction, so that the ledger and the game
-change together. The game's times are naive UTC.
+For judged groups: the judge columns and ``reward_judgments``. For a durable batch: the marks of use and
+``training_batches``. For a release: ``trained_models``. Every function runs in the caller's transaction, so that the
+ledger and the game change together. The game's times are naive UTC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEEDED_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "UPDATE": ("usedInTraining", "trainedInBatch", "aiJudgeReward", "aiJudgeReasoning", "judgedAt", "updatedAt"),
     },
     "reward_judgments": {
-        "SELECT": ("trajectoryId", *_VERDICT),  # Postgres asks for it where an upsert says EXCLUDED
+        "SELECT": ("trajectoryId", *_VERDICT),  # an upsert that uses EXCLUDED needs it
         "INSERT": ("id", "trajectoryId", *_VERDICT),
         "UPDATE": (*_VERDICT, "componentScoresJson", "strengthsJson", "weaknessesJson"),
     },
@@ -50,8 +50,8 @@ NEEDED_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "UPDATE": ("status", "error"),
     },
 }
-"""What ``mark_trained`` and ``unmark_trained`` may do with the game's tables, column by column; a test grants a role
-no more than this. Asked for before anything is paid: a batch that is trained and cannot be recorded stops every start.
+"""The privileges on the game's tables that ``mark_trained`` and ``unmark_trained`` need, by column; a test grants
+a role no more than this. Checked before anything is paid: a trained batch that cannot be recorded blocks every start.
 """
 
 _PRIVILEGES = """
@@ -63,7 +63,7 @@ SELECT a.attname, has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS "SELEC
 
 
 async def check_writable(database: Database) -> None:
-    """DatabaseError naming the first table or column of the game's that is missing or may not be written."""
+    """DatabaseError that names the first of the game's tables or columns that is missing or not writable."""
     for table, needed in NEEDED_COLUMNS.items():
         found = {row["attname"]: row for row in await database.pool.fetch(_PRIVILEGES, table)}
         if not found:
@@ -146,7 +146,7 @@ class TrainedBatch:
     batch_id: str
     base_model: str
     model_version: str
-    """Name of the checkpoint that it made."""
+    """Name of the checkpoint that the batch produced."""
     loss: float | None
     prepared_at: datetime
     started_at: datetime
@@ -154,10 +154,10 @@ class TrainedBatch:
 
 
 async def mark_trained(connection: Any, batch: TrainedBatch) -> None:
-    """Verdicts, use and batch as the game reads them back.
+    """Write the verdicts, the marks of use and the batch as the game reads them back.
 
-    Every member of a trained group counts as used, also one whose own tokens were left out: it set the group's
-    mean, and to compare it with others later would train on half a group.
+    Every member of a trained group counts as used, even if its own tokens were left out: it contributed to the group's
+    mean, and comparing it with others later would train on half a group.
     """
     for group in batch.groups:
         await write_verdicts(connection, group)
@@ -208,13 +208,13 @@ class OfferedModel:
     batch_id: str | None
     location: str
     score: float | None
-    """Of the evaluation, where there was one."""
+    """The score of the evaluation, where there was one."""
     mean_reward: float | None
     metrics: Mapping[str, Any]
 
 
-# The game's table knows no model names of ours: with several models in one database the one promoted last is the one
-# deployed. Agents pick up a model that is ``ready`` or ``deployed``, so at every moment exactly one row is.
+# The game's table does not have our model names: with several models in one database, the last one promoted is the one
+# deployed. Agents pick up a model that is ``ready`` or ``deployed``, so exactly one row is at any time.
 _NOW = "(now() AT TIME ZONE 'UTC')"
 _WRITE_MODEL = f"""
 INSERT INTO "trained_models" ("id", "modelId", "version", "baseModel", "trainingBatch", "status", "storagePath",
@@ -246,7 +246,7 @@ async def deploy(connection: Any, model: OfferedModel) -> None:
 
 
 async def offer_to_canary(connection: Any, model: OfferedModel) -> None:
-    """A row that says where the canary is; agents that are not the canary's do not pick this status up."""
+    """Write a row with the canary's location; agents outside the canary ignore this status."""
     await _write_model(connection, model, status="canary")
 
 
@@ -271,7 +271,7 @@ async def _write_model(connection: Any, model: OfferedModel, *, status: str) -> 
 
 
 async def recent_agents(connection: Any) -> list[str]:
-    """Who played in the last week of the log."""
+    """The agents that played in the last week of the log."""
     rows = await connection.fetch(
         'SELECT DISTINCT "agentId" AS agent_id FROM trajectories'
         ' WHERE "startTime" > (SELECT max("startTime") FROM trajectories) - interval \'7 days\''
@@ -289,7 +289,7 @@ async def newest_window(connection: Any) -> str | None:
 
 
 async def judge_scores(database: Database, trajectory_ids: Sequence[str]) -> dict[str, float]:
-    """The judge's score of those that were judged."""
+    """The judge's score of each of ``trajectory_ids`` that was judged."""
     rows = await database.pool.fetch(
         'SELECT "trajectoryId" AS id, "aiJudgeReward" AS score FROM trajectories'
         ' WHERE "trajectoryId" = ANY($1) AND "aiJudgeReward" IS NOT NULL',

@@ -1,8 +1,8 @@
 """Brings a database up to date: numbered SQL files, each in one transaction, each applied once.
 
 ``hindsight.migrations`` remembers what was applied, with a checksum. A transaction-level advisory lock lets two
-hosts start at the same moment, also through a pooler. On the game's database nothing in its schema is touched:
-the first migration, the game's own tables, is only for a database that has no tables at all.
+hosts start at the same moment, also through a pooler. The game's own schema is never changed: the first migration,
+which creates the game's tables, is only for a database that has no tables at all.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
-    """One migration as it stands in a database. ``skipped``: the game's own tables were there already."""
+    """The state of one migration in a database. ``skipped``: the game's own tables already existed."""
 
     migration: Migration
     applied_at: datetime | None
@@ -77,7 +77,7 @@ class MigrationState:
 
 
 def load_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
-    """The migrations of ``folder`` in order. DatabaseError if two carry one number."""
+    """The migrations in ``folder``, in order. DatabaseError if two have the same number."""
     found: dict[int, Migration] = {}
     for path in sorted(folder.glob("*.sql")):
         match = _FILE_NAME.fullmatch(path.name)
@@ -93,7 +93,7 @@ def load_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
 async def read_states(
     connection: Connection | Pool, migrations: Sequence[Migration] | None = None
 ) -> list[MigrationState]:
-    """How each migration stands in the database; only reads."""
+    """The state of each migration in the database. Read-only."""
     migrations = load_migrations() if migrations is None else migrations
     journal: dict[int, asyncpg.Record] = {}
     if await connection.fetchval("SELECT to_regclass('hindsight.migrations')") is not None:
@@ -111,9 +111,9 @@ async def read_states(
 
 
 async def apply(target: Connection | Pool, migrations: Sequence[Migration] | None = None) -> list[Migration]:
-    """Apply what is pending, in order; returns what this call applied. Nothing is written when nothing is pending.
+    """Apply pending migrations in order; returns those that this call applied. Writes nothing if none is pending.
 
-    DatabaseError if an applied file was edited since, or if the database holds tables but not the game's.
+    DatabaseError if a file was edited after it was applied, or if the database holds tables but not the game's.
     """
     if isinstance(target, asyncpg.Pool):
         async with target.acquire() as connection:
@@ -155,7 +155,7 @@ async def _apply_one(connection: Connection, migration: Migration) -> bool:
 
 
 async def has_game_tables(connection: Connection) -> bool:
-    """True on the game's database, False on an empty one; anybody else's database is refused."""
+    """True on the game's database, False on an empty one; DatabaseError on any other."""
     names = {
         row["relname"]
         for row in await connection.fetch(
@@ -177,7 +177,7 @@ async def has_game_tables(connection: Connection) -> bool:
 
 
 async def owns_game_tables(connection: Connection) -> bool:
-    """Whether the game's tables were created by us, so that adding agents to ``"User"`` is ours to do."""
+    """Whether we created the game's tables, so that we may add agents to ``"User"``."""
     if await connection.fetchval("SELECT to_regclass('hindsight.migrations')") is None:
         return False
     owned = "SELECT NOT skipped FROM hindsight.migrations WHERE number = $1"

@@ -1,10 +1,9 @@
-"""What was read: windows, trajectories, steps, LLM calls, actions and market outcomes.
+"""The data that is read: windows, trajectories, steps, LLM calls, actions and market outcomes.
 
-Both of the game's writers (the recorder and the plugin logger) decode into these types; what only one
+Rows of both of the game's writers (the recorder and the plugin logger) decode into these types; a field that only one
 of them writes has a default. Fields that the game adds later are ignored. All times are aware UTC.
-The structs are msgspec's because decoding is the hot path of reading; they are frozen because every
-stage shares them, and out of the garbage collector's sight (``gc=False``) where millions of them live: JSON has
-no cycles. The functions at the end tell what a call's model saw, as chat templates take it, and who wrote the reply.
+The structs are msgspec's because decoding is the hot path of reading; they are frozen because every stage shares them,
+and excluded from garbage collection (``gc=False``) where there are millions of them: JSON has no cycles.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _CHECKPOINT = re.compile(r"(?P<model>.*?)[@:]step(?P<step>\d+)")
 
 
 DECISIONS = ("action",)
-"""Purposes of the calls that decide, unless ``--purposes`` says otherwise."""
+"""Purposes of the calls that make decisions, unless ``--purposes`` is set."""
 
 
 class NotText(ValueError):
@@ -29,14 +28,14 @@ class NotText(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who wrote a reply: the model's name and, where it tells, the checkpoint's step."""
+    """Who wrote a reply: the model's name and, if the name contains it, the checkpoint's step."""
 
     model: str
     step: int | None
 
 
 class ChatMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One message as the agent's model was given it. ``content`` may be a list of parts, or null beside tool calls."""
+    """One message as the agent's model received it. ``content`` may be a list of parts, or null with tool calls."""
 
     role: str
     content: str | list[Any] | None = None
@@ -45,7 +44,7 @@ class ChatMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tool_call_id: str | None = None
 
     def text(self) -> str:
-        """Its text; parts are joined as they stand. NotText if one is something else."""
+        """The message's text, with parts joined unchanged. NotText if a part is not text."""
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
         texts = []
@@ -59,14 +58,14 @@ class ChatMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return "".join(texts)
 
     def as_dict(self) -> dict[str, Any]:
-        """As chat templates take it: text content, no nulls, nothing that was not said. NotText as above."""
+        """The message as chat templates expect it: text content, no nulls, no unset fields. NotText as above."""
         said = {key: getattr(self, key) for key in ("name", "tool_calls", "tool_call_id")}
         entry = {"role": self.role, "content": self.text()}
         return entry | {key: value for key, value in said.items() if value is not None}
 
 
 class LLMCall(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """One call of an agent's model: exactly what it saw and what it said."""
+    """One call of an agent's model: exactly what it saw and what it replied."""
 
     model: str = ""
     system_prompt: str = ""
@@ -83,26 +82,26 @@ class LLMCall(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaul
     call_id: str | None = None
     timestamp: float | None = None
     messages: list[ChatMessage] | None = None
-    """The full conversation where the writer logged it; otherwise system and user prompt are all there was."""
+    """The full conversation, if the writer logged it; otherwise it was only the system and user prompt."""
     prompt_tokens: float | None = None
     completion_tokens: float | None = None
     tool_calls: list[dict[str, Any]] | None = None
     completion_token_ids: list[int] | None = None
-    """Written by our recorder only: the sampled tokens, end-of-sequence included."""
+    """The sampled tokens, end-of-sequence included. Only our recorder writes them."""
     completion_logprobs: list[float] | None = None
     """Log-probability of each of ``completion_token_ids`` under the policy that sampled it."""
     logprobs_temperature: float | None = None
     """The temperature those log-probabilities were computed at: 1.0 for raw model log-probabilities."""
 
     def chat(self) -> list[ChatMessage]:
-        """The messages the agent's model was given, in order."""
+        """The messages that the agent's model received, in order."""
         if self.messages:
             return self.messages
         prompts = [("system", self.system_prompt), ("user", self.user_prompt)]
         return [ChatMessage(role=role, content=text) for role, text in prompts if text]
 
     def seen(self) -> list[ChatMessage]:
-        """``chat`` without the reply, which some writers append to their log: the model did not see it."""
+        """``chat`` without the reply, which some writers append to the log although the model did not see it."""
         messages = self.chat()
         if self.messages and messages[-1].role == "assistant" and messages[-1].text() == self.response:
             return messages[:-1]
@@ -117,7 +116,7 @@ class LLMCall(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaul
 
 
 class Action(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """What the agent did, or tried to. ``error`` is set for a failed action whichever writer logged it."""
+    """What the agent did or tried to do. ``error`` is set for every failed action, whichever writer logged it."""
 
     action_type: str = ""
     action_name: str | None = None
@@ -131,7 +130,7 @@ class Action(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
 
     @property
     def kind(self) -> str:
-        """The action's name in one spelling; real tables hold ``buy`` and ``BUY``."""
+        """The action's name in one spelling; real tables contain ``buy`` and ``BUY``."""
         return (self.action_type or self.action_name or "").strip().upper()
 
     @property
@@ -151,7 +150,7 @@ class Action(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
 
 
 class EnvironmentState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The agent's books before the step. Balance and P&L are lifetime figures."""
+    """The agent's accounts before the step. Balance and P&L are lifetime figures."""
 
     balance: float | None = msgspec.field(default=None, name="agentBalance")
     lifetime_pnl: float | None = msgspec.field(default=None, name="agentPnL")
@@ -162,7 +161,7 @@ class EnvironmentState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True
 
 
 class Step(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One decision: the state before it, the model calls that made it, the action that came of it."""
+    """One decision: the state before it, the model calls that made it, and the resulting action."""
 
     step_number: int = msgspec.field(default=0, name="stepNumber")
     timestamp: float | None = None
@@ -170,7 +169,7 @@ class Step(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     state: EnvironmentState = msgspec.field(default=EnvironmentState(), name="environmentState")
     llm_calls: list[LLMCall] = msgspec.field(default_factory=list, name="llmCalls")
     action: Action | None = None
-    """None where the step ended without one; the reader also drops the plugin logger's ``pending`` placeholder."""
+    """None if the step ended without an action; the reader also drops the plugin logger's ``pending`` placeholder."""
     reward: float | None = None
     reasoning: str | None = None
 
@@ -186,7 +185,7 @@ class AgentTrajectory(msgspec.Struct, frozen=True):
     end_time: datetime
     steps: list[Step]
     content_hash: str
-    """Of ``stepsJson`` as stored: what the verdict cache and the lineage key on."""
+    """Hash of ``stepsJson`` as stored: the key of the verdict cache and of the lineage."""
     size_bytes: int
     agent_name: str | None = None
     role: str | None = None
@@ -195,16 +194,16 @@ class AgentTrajectory(msgspec.Struct, frozen=True):
     final_balance: float | None = None
     lifetime_pnl: float | None = None
     ground_truth: dict[str, Any] | None = None
-    """``gameKnowledge`` and its kin: for the judge's eyes only, never for a trained token."""
+    """``gameKnowledge`` and similar keys: shown only to the judge, never part of a trained token."""
     is_training_data: bool = True
     is_evaluation: bool = False
     used_in_training: bool = False
 
     @property
     def window_pnl(self) -> float | None:
-        """What the agent made in this window: last minus first known lifetime P&L. Never the lifetime figure itself.
+        """The agent's profit in this window: last minus first known lifetime P&L, never the lifetime figure itself.
 
-        The last state is the one recorded after the last step (``finalPnL``) where the row has it.
+        The last state is the one recorded after the last step (``finalPnL``), if the row has it.
         """
         known = [step.state.lifetime_pnl for step in self.steps if step.state.lifetime_pnl is not None]
         if self.lifetime_pnl is not None:
@@ -235,13 +234,13 @@ class StockOutcome(msgspec.Struct, frozen=True):
     start_price: float | None = None
     end_price: float | None = None
     change_percent: float | None = None
-    """As the game wrote it, or computed from the prices where it did not."""
+    """As written by the game; computed from the prices if it is missing."""
     sentiment: str | None = None
     news: tuple[NewsEvent, ...] = ()
 
     @property
     def is_known(self) -> bool:
-        """Whether it can be told how the stock moved."""
+        """Whether the stock's move is known."""
         return self.change_percent is not None
 
 
@@ -269,12 +268,12 @@ class MarketOutcomes(msgspec.Struct, frozen=True):
 
     @property
     def known(self) -> int:
-        """How many of the markets have an answer."""
+        """The number of markets with a known outcome."""
         return sum(stock.is_known for stock in self.stocks) + sum(market.is_known for market in self.predictions)
 
 
 class Window(msgspec.Struct, frozen=True):
-    """One window as read: the trajectories that decoded, and the rows that did not."""
+    """One window as read: the trajectories that could be decoded, and the rows that could not."""
 
     window_id: str
     hours: int
@@ -284,7 +283,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
-    """A row whose JSON gave no steps. ``reason`` is a ``quality.Reason`` value."""
+    """A row whose JSON yields no steps. ``reason`` is a ``quality.Reason`` value."""
 
     trajectory_id: str
     agent_id: str

@@ -1,14 +1,13 @@
 """What happened in a closed window, written to ``market_outcomes`` and read from there.
 
-It is written in one transaction, and as often as one likes. A market that is there already is corrected in place;
-what a later call does not know (None) stays as it was, so that a late call with half of the facts undoes nothing. But
-a change in per cent that came from another price is forgotten: the reader computes it from the prices. An unresolved
-prediction market is written unresolved.
+Outcomes are written in one transaction and may be written any number of times. A market that already has a row is
+corrected in place; a value that a later call does not know (None) keeps its old value, so that a late call with half of
+the facts loses nothing. But a change in per cent that belongs to another price is set to NULL: the reader computes it
+from the prices. An unresolved prediction market is written as unresolved.
 
-The game's columns are narrow: ``changePercent`` ends at ±999.99. A larger move is left NULL beside its prices,
-from which the reader computes it; without prices it is cut to the limit. Prices have two decimals there, so the
-change is computed from the exact ones. What is read need not have been written here: the game leaves the shape of its
-news open.
+The game's columns are narrow: the maximum of ``changePercent`` is ±999.99. A larger move is stored as NULL if there are
+prices, from which the reader computes it; without prices it is capped at the limit. Stored prices have two decimals, so
+the change is computed from the exact ones. Rows may also come from the game, which does not fix the format of its news.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_CHANGE = Decimal("999.99")
-_LARGEST_PRICE = Decimal("99999999.99")
-_LARGEST_VOLUME = Decimal("9999999999999.99")
-_LONGEST_NAME = 20
+_MAX_CHANGE = Decimal("999.99")
+_MAX_PRICE = Decimal("99999999.99")
+_MAX_VOLUME = Decimal("9999999999999.99")
+_MAX_NAME_LENGTH = 20
 
 # Any spelling of the window's id starts with its day and hour; some rows have a space for the T.
 _EXISTING = """
@@ -71,7 +70,7 @@ async def record_outcomes(
 ) -> int:
     """Write the ground truth of ``window_id``; returns how many rows were added or changed (0 for a repetition).
 
-    ConfigurationError if the id is none, or the window has not ended: half an hour's prices are not its outcome.
+    ConfigurationError if the id is not valid, or if the window has not ended: its outcome is not known before.
     """
     canonical = normalise(window_id)
     if canonical is None:
@@ -83,7 +82,7 @@ async def record_outcomes(
     rows += [("predictionMarketId", market.market_id, _prediction_columns(market)) for market in outcomes.predictions]
 
     async with database.pool.acquire() as connection, connection.transaction():
-        # Two trackers at once would both find nothing and both add: one after the other, also through a pooler.
+        # Two concurrent trackers would both find nothing and both insert: a lock serialises them, also with a pooler.
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"outcomes:{canonical}")
         day_and_hour = canonical[:13]
         existing = await connection.fetch(_EXISTING, f"{day_and_hour}:%", f"{day_and_hour.replace('T', ' ')}:%")
@@ -124,7 +123,7 @@ async def _add(connection: Connection, window_id: str, market: str, columns: dic
 
 
 def _cast(column: str) -> str:
-    """Types that Postgres would otherwise guess; a price is compared as it will be stored, rounded."""
+    """Explicit types where Postgres would guess; a price is compared as it will be stored, rounded."""
     kinds = {"startPrice": "numeric(10,2)", "endPrice": "numeric(10,2)", "changePercent": "numeric(5,2)"}
     kinds |= {"finalProbability": "numeric(5,4)", "volume": "numeric(15,2)", "newsEvents": "jsonb"}
     return f"::{kinds[column]}" if column in kinds else ""
@@ -132,7 +131,7 @@ def _cast(column: str) -> str:
 
 def _stock_columns(stock: StockOutcome) -> dict[str, Any]:
     exact = (_decimal(stock.start_price), _decimal(stock.end_price))
-    start, end = (_within(price, _LARGEST_PRICE, stock.ticker) for price in exact)
+    start, end = (_within(price, _MAX_PRICE, stock.ticker) for price in exact)
     change = _decimal(stock.change_percent)
     if change is None and exact[0] and exact[1] is not None:
         change = (exact[1] - exact[0]) / exact[0] * 100
@@ -146,12 +145,12 @@ def _stock_columns(stock: StockOutcome) -> dict[str, Any]:
 
 
 def _storable_change(change: Decimal | None, start: Decimal | None, end: Decimal | None, ticker: str) -> Decimal | None:
-    if change is None or abs(change) <= _LARGEST_CHANGE:
+    if change is None or abs(change) <= _MAX_CHANGE:
         return change
     if start is not None and end is not None and round(start, 2) > 0:
         return None
-    logger.warning("%s moved by %.0f %%, more than the column holds: cut to the limit", ticker, change)
-    return _LARGEST_CHANGE.copy_sign(change)
+    logger.warning("%s moved by %.0f %%, more than the column holds: capped at the limit", ticker, change)
+    return _MAX_CHANGE.copy_sign(change)
 
 
 def _prediction_columns(market: PredictionOutcome) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def _prediction_columns(market: PredictionOutcome) -> dict[str, Any]:
         "question": market.question,
         "outcome": _name(market.outcome, "outcome"),
         "finalProbability": None if probability is None else min(max(probability, Decimal(0)), Decimal(1)),
-        "volume": _within(_decimal(market.volume), _LARGEST_VOLUME, market.market_id),
+        "volume": _within(_decimal(market.volume), _MAX_VOLUME, market.market_id),
     }
 
 
@@ -180,13 +179,13 @@ def _within(number: Decimal | None, largest: Decimal, market: str) -> Decimal | 
 
 
 def _name(text: str | None, what: str) -> str | None:
-    if text is not None and len(text) > _LONGEST_NAME:
-        raise ConfigurationError(f"The {what} {text!r} is longer than the {_LONGEST_NAME} characters of its column.")
+    if text is not None and len(text) > _MAX_NAME_LENGTH:
+        raise ConfigurationError(f"The {what} {text!r} is longer than the {_MAX_NAME_LENGTH} characters of its column.")
     return text
 
 
 def outcomes_of(rows: Iterable[Row]) -> MarketOutcomes:
-    """The ground truth from the rows of ``market_outcomes`` of one window, oldest first: a later row corrects."""
+    """The ground truth from one window's rows of ``market_outcomes``, oldest first: later rows correct earlier ones."""
     stocks: dict[str, StockOutcome] = {}
     predictions: dict[str, PredictionOutcome] = {}
     for row in rows:
@@ -221,7 +220,7 @@ def _prediction(row: Row) -> PredictionOutcome:
 
 
 def decode_news(text: str | None) -> tuple[NewsEvent, ...]:
-    """The headlines of a ``newsEvents``, whose shape the game does not fix: texts, objects, or an object of them."""
+    """The headlines of ``newsEvents``, whose format the game does not fix: texts, objects, or an object of them."""
     if not text:
         return ()
     try:
@@ -256,7 +255,7 @@ def _news_event(item: Any) -> NewsEvent | None:
 
 
 def _first(item: dict[str, Any], keys: tuple[str, ...], read: Callable[[Any], V | None]) -> V | None:
-    """What ``read`` makes of the first of ``keys`` that it can make something of."""
+    """The value of the first of ``keys`` that ``read`` can convert."""
     for key in keys:
         if key in item and (found := read(item[key])) is not None:
             return found

@@ -1,4 +1,4 @@
-"""Which rows can be trained on, and for each of the others the one reason why not.
+"""Which rows can be trained on, and exactly one reason for each of the others.
 
 ``check`` is the only place that decides this: the trainer and ``check_windows`` both call it.
 """
@@ -16,7 +16,7 @@ from data_bridge.window_ids import end_of, is_closed, is_held_out
 
 
 class Reason(StrEnum):
-    """Why a trajectory was not used. A closed list: every stage that leaves something out picks from it."""
+    """Why a trajectory was not used. A closed list: every stage that excludes a trajectory uses one of these."""
 
     # the row itself (decided while reading)
     MALFORMED_JSON = "malformed_json"
@@ -77,9 +77,9 @@ class CheckedWindow:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a window and its rows must be to be used.
+    """The conditions under which a window and its rows are used.
 
-    For ``evaluation`` only held-out windows are usable, for ``training`` all but those.
+    For ``evaluation`` only held-out windows are usable, for ``training`` only the others.
     """
 
     min_agents: int = 3
@@ -90,14 +90,14 @@ class Rules:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     purpose: Literal["training", "evaluation"] = "training"
     lookback: timedelta = timedelta(days=7)
-    """How far before ``now`` a window may start. ``check`` does not ask; the reader's discovery does."""
+    """How far before ``now`` a window may start. The reader's discovery applies this; ``check`` does not."""
 
 
 def check(window: Window, rules: Rules) -> CheckedWindow:
     """Every row of ``window`` as usable or excluded with one reason.
 
-    What is wrong with the row itself comes first, so that a malformed row of an open window counts as
-    malformed; a reason of the window's own is given to the rows that nothing else is wrong with.
+    Faults of the row itself come first, so that a malformed row of an open window counts as malformed; a fault of the
+    window applies to the rows that have no fault of their own.
     """
     excluded = [
         Exclusion(row.trajectory_id, row.agent_id, row.window_id, Reason(row.reason), row.detail)
@@ -153,7 +153,7 @@ def _has_reply(steps: Sequence[Step]) -> bool:
 
 
 def _count_actions(steps: Sequence[Step], enough: int) -> int:
-    """How many actions there are; the counting stops at ``enough``, which most rows reach with their first steps."""
+    """The number of actions, counted only up to ``enough``, which most rows reach within their first steps."""
     actions = 0
     for step in steps:
         if actions >= enough:
@@ -194,7 +194,7 @@ def fault_of_outcomes(outcomes: MarketOutcomes) -> tuple[Reason, str] | None:
 
 
 def _one_per_agent(trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
-    """Of each agent the trajectory with the most actions; of equals the latest, then by id: always the same one."""
+    """Each agent's trajectory with the most actions; a tie goes to the latest, then by id: always the same one."""
     by_agent: dict[str, list[AgentTrajectory]] = {}
     for trajectory in trajectories:
         by_agent.setdefault(trajectory.agent_id, []).append(trajectory)

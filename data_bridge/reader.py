@@ -1,14 +1,14 @@
 """Reads windows from the game's Postgres: discover what there is, then stream it in order.
 
-Discovery finds windows without reading them. The game's table may hold millions of rows and we may not add an index to
-it. Its index on ("windowId", "agentId") answers both questions: skipping from one window id to the next, and walking
-within a window from agent to agent until there are enough. That costs one or two index look-ups a window, however many
-rows there are. Ids in other spellings name the same window. Rows whose id is NULL or names no hour ("strays") belong to
-the hour they started in; they are found through the agents that have such rows, by ("agentId", "startTime").
+Discovery finds windows without reading them. The game's table may hold millions of rows and we must not add an index to
+it. Its index on ("windowId", "agentId") serves both purposes: skipping from one window id to the next, and walking
+within a window from agent to agent until there are enough. That costs one or two index look-ups per window, however
+many rows there are. Ids in other spellings name the same window. Rows whose id is NULL or names no hour ("strays")
+belong to the hour they started in; they are found through the agents that have such rows, by ("agentId", "startTime").
 
-One batch of windows is decoded while Postgres prepares and sends the next; a batch is sized by the bytes that the last
-ones had, so that memory stays flat. When Postgres goes away in the middle, the batch in hand is asked for again until
-it is back: every window arrives once. Nothing is written, and nothing but SELECT on the game's tables is needed.
+One batch of windows is decoded while Postgres prepares and sends the next; the size of the last batches in bytes
+decides the size of the next one, so that memory use stays flat. When Postgres goes away, the current batch is retried
+until it is back: every window arrives once. Nothing is written, and only SELECT on the game's tables is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from data_bridge.database import LOST, Database, Fetch, Reconnection, fetch_on
+from data_bridge.database import LOST, Database, Fetch, Reconnecting, fetch_on
 from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of, unreadable
 from data_bridge.models import AgentTrajectory, UnreadableRow, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
@@ -34,10 +34,10 @@ from data_bridge.window_ids import is_closed, is_held_out, normalise, spellings_
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_HOURS = 24 * 7
-"""A row that claims a longer window is wrong; it must not keep its window open for ever."""
+_MAX_HOURS = 24 * 7
+"""A row that claims a longer window is wrong; it must not keep its window open forever."""
 
-_MOST_BAD_IDS = 200  # different ids that name no hour; more of them are not looked at
+_MAX_BAD_IDS = 200  # distinct ids that name no hour; any more of them are ignored
 _ELIGIBLE = 'AND "isTrainingData" AND NOT "isEvaluation" AND NOT "usedInTraining"'
 
 _AGENTS_OF_WINDOWS = """
@@ -56,14 +56,14 @@ FROM ids CROSS JOIN LATERAL (
   ) AS some_agents
 ) AS found
 WHERE ids."windowId" IS NOT NULL AND found.agents IS NOT NULL
-LIMIT {most}
+LIMIT {limit}
 """
 
 _RANGES = (
     ('"windowId" >= $1 AND "windowId" < $2', "ALL"),
-    # Ids that name no hour sort before every year or after today, as do windows of the future: of these only some.
-    ("\"windowId\" < '1970'", _MOST_BAD_IDS),
-    ('"windowId" >= $2', _MOST_BAD_IDS),
+    # Ids that name no hour sort before every year or after today, as do future windows: only a limited number is read.
+    ("\"windowId\" < '1970'", _MAX_BAD_IDS),
+    ('"windowId" >= $2', _MAX_BAD_IDS),
 )
 
 _AGENTS_WITHOUT_ID = """
@@ -85,9 +85,9 @@ GROUP BY 1, 2
 """
 
 _BATCH_BYTES = 4_000_000
-_FIRST_BATCH, _LARGEST_BATCH = 4, 200  # windows
+_FIRST_BATCH, _MAX_BATCH = 4, 200  # windows
 _BYTES_AT_A_TIME = 100_000
-"""Of JSON, decoded before the socket is emptied again: it holds little more, and Postgres waits while it is full."""
+"""JSON decoded before the socket is read again: it holds little more, and Postgres waits while it is full."""
 
 _NAMED = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "windowId" = ANY($2)'
 _STRAY_ROWS = f"""
@@ -114,7 +114,7 @@ class WindowRef(msgspec.Struct, frozen=True):
     spellings: tuple[str, ...] = ()
     """Ids, as stored, that name this window."""
     stray_agents: tuple[str, ...] = ()
-    """Agents that may have rows of this hour whose id is NULL or names no hour."""
+    """Agents that may have rows in this hour whose id is NULL or names no hour."""
     bad_ids: tuple[str, ...] = ()
     """The ids that name no hour, for finding those rows."""
 
@@ -141,7 +141,7 @@ class _Batch:
 
 
 class WindowReader:
-    """Reads windows by ``rules``. Safe to use from several tasks; owns nothing but a cache of agents' names."""
+    """Reads windows by ``rules``. Several tasks may share it; its only state is a cache of agents' names."""
 
     def __init__(self, database: Database, rules: Rules, *, reconnect_for: timedelta = timedelta(minutes=2)) -> None:
         self.rules = rules
@@ -154,7 +154,7 @@ class WindowReader:
         """The windows that start within the lookback, oldest first.
 
         Only those that can be eligible: closed, on the right side of the held-out split, and with ``min_agents`` agents
-        whose rows are training data, not evaluation and not used yet. ``everything`` gives every window with a row.
+        whose rows are training data, not evaluation and not used yet. With ``everything``: every window with a row.
         """
         rules = self.rules
         first = rules.now - rules.lookback
@@ -168,7 +168,7 @@ class WindowReader:
         return [ref for ref in refs if everything or _is_eligible(ref, rules)]
 
     async def read(self, window_id: str) -> Window | None:
-        """The one window, in whatever spelling it is asked for, eligible or not; None if it has no row."""
+        """One window by its id in any spelling, eligible or not; None if it has no row."""
         canonical = normalise(window_id)
         if canonical is None:
             return None
@@ -180,7 +180,7 @@ class WindowReader:
         return await self._window(await self._patiently(lambda fetch: self._fetch(fetch, [ref])), ref)
 
     async def stream(self, refs: Iterable[WindowRef]) -> AsyncGenerator[Window, None]:
-        """Every window of ``refs``, in that order, once. Leaving early (``aclosing``) stops the reading ahead."""
+        """Every window of ``refs``, once, in that order. Leaving early (``aclosing``) stops the prefetch."""
         waiting = deque(refs)
         ahead = self._start_fetching(waiting, _FIRST_BATCH)
         try:
@@ -189,7 +189,7 @@ class WindowReader:
                 ahead = self._start_fetching(waiting, _windows_per_batch(batch))
                 for ref in batch.refs:
                     yield await self._window(batch, ref)
-                    await asyncio.sleep(0)  # lets the next batch come in while this one is decoded
+                    await asyncio.sleep(0)  # lets the next batch arrive while this one is decoded
         finally:
             if ahead is not None:
                 ahead.cancel()
@@ -226,14 +226,14 @@ class WindowReader:
         return Window(ref.window_id, hours, tuple(trajectories), outcomes, tuple(broken))
 
     async def _patiently(self, read: Callable[[Fetch], Awaitable[T]]) -> T:
-        """What ``read`` gives on one connection; on another one if that is lost."""
-        reconnection = Reconnection(self._database, self._reconnect_for)
+        """The result of ``read`` on one connection; on a new connection if that one is lost."""
+        patience = Reconnecting(self._database, self._reconnect_for)
         while True:
             try:
                 async with self._database.pool.acquire() as connection:
                     return await read(fetch_on(connection))
             except LOST as error:
-                await reconnection.after(error)
+                await patience.after(error)
 
     async def _fetch(self, fetch: Fetch, refs: Sequence[WindowRef]) -> _Batch:
         spellings = {raw: ref.window_id for ref in refs for raw in (*spellings_of(ref.window_id), *ref.spellings)}
@@ -249,7 +249,7 @@ class WindowReader:
         return _Batch(refs, rows, outcomes)
 
     async def _strays(self, fetch: Fetch, refs: Sequence[WindowRef]) -> list[asyncpg.Record]:
-        """Rows of the hours of ``refs`` that have no id which names an hour."""
+        """Rows in the hours of ``refs`` whose id is NULL or names no hour."""
         hours = [start_of(ref.window_id).replace(tzinfo=None) for ref in refs if ref.stray_agents]
         if not hours:
             return []
@@ -265,22 +265,22 @@ class WindowReader:
         try:
             rows = await fetch(_NAMES, sorted(unknown))
         except _NO_NAMES as error:
-            logger.info("agents are shown without their names: %s", error)
+            logger.info("agents' names cannot be read, so ids are shown: %s", error)
             self._may_read_names = False
             return
         self._names |= dict.fromkeys(unknown) | {row["id"]: row["name"] for row in rows}
 
 
 def _windows_per_batch(last: _Batch) -> int:
-    """How many windows to ask for next, judging by the size of the last ones."""
+    """The number of windows to fetch next, estimated from the size of the last batch."""
     fitting = _BATCH_BYTES * len(last.refs) // max(last.size, 1)
-    return max(1, min(fitting, 4 * len(last.refs), _LARGEST_BATCH))
+    return max(1, min(fitting, 4 * len(last.refs), _MAX_BATCH))
 
 
 async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int, eligible: str) -> dict[str, _Sighting]:
-    """What is seen of the windows of the days from ``first`` to ``last``.
+    """What is found of each window on the days from ``first`` to ``last``.
 
-    The days bound the search because a day's name sorts before all of its hours in every spelling and collation.
+    Days bound the search because a day's name sorts before all of its hours in every spelling and collation.
     """
     found: dict[str, _Sighting] = {}
     bad: list[str] = []
@@ -303,14 +303,14 @@ async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int,
 
 
 def _agents_of_windows(wanted: int, eligible: str) -> str:
-    """The query for the agents of each id between $1 and $2 and of ids out of place, and last of those without id.
+    """The query for the agents of each id between $1 and $2, then of ids out of place, then of rows without an id.
 
-    All in one, since a round trip takes as long as some ten windows.
+    One query, because a round trip takes as long as about ten windows.
     """
-    # ``wanted`` is no parameter: only so does the planner know that it is small and walks the index in order.
+    # ``wanted`` is not a parameter: the planner must know that it is small, so that it walks the index in order.
     queries = [
-        _AGENTS_OF_WINDOWS.format(within=within, most=most, eligible=eligible, wanted=int(wanted))
-        for within, most in _RANGES
+        _AGENTS_OF_WINDOWS.format(within=within, limit=limit, eligible=eligible, wanted=int(wanted))
+        for within, limit in _RANGES
     ]
     return " UNION ALL ".join(f"({query})" for query in (*queries, _AGENTS_WITHOUT_ID))
 
@@ -325,7 +325,7 @@ async def _add_strays(
     wanted: int,
     eligible: str,
 ) -> None:
-    """See the rows whose id is NULL, in the hours that lack agents without them, and those whose id is bad."""
+    """Add the rows whose id is NULL, for hours that otherwise lack agents, and the rows whose id is bad."""
     if not nameless and not bad:
         return
     hours = _hours(first, last)
@@ -352,7 +352,7 @@ async def _stray_agents(fetch: Fetch, which: str, names: list[str], hours: list[
 
 
 def _hours(first: datetime, last: datetime) -> list[datetime]:
-    """The starts of the hours from that of ``first`` to that of ``last``."""
+    """The start of each hour from that of ``first`` to that of ``last``."""
     hour = first.replace(minute=0, second=0, microsecond=0)
     number = int((last - hour) / timedelta(hours=1)) + 1
     return [hour + timedelta(hours=offset) for offset in range(number)]
@@ -379,8 +379,8 @@ def _ref(window_id: str, seen: _Sighting) -> WindowRef:
 
 
 def _hours_of(claims: Iterable[int | None]) -> int:
-    """The hours of a window from what its rows claim: what most of them say, so that one wrong row changes nothing."""
-    sane = [hours for hours in claims if hours is not None and 1 <= hours <= _LONGEST_HOURS]
+    """The length of a window in hours: the most common claim of its rows, so that one wrong row changes nothing."""
+    sane = [hours for hours in claims if hours is not None and 1 <= hours <= _MAX_HOURS]
     return max(set(sane), key=lambda hours: (sane.count(hours), hours), default=1)
 
 

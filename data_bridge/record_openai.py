@@ -4,11 +4,11 @@
     async with trajectory.step(state):
         await client.chat.completions.create(model=…, messages=…)   # logged to that step
 
-The hook is the client's ``request``, below every way to ask for a completion: ``create``, ``parse``, ``stream``,
-``with_raw_response`` (LangChain's), ``beta``, and the same on copies made by ``with_options``. A recording that
-fails is a warning in the log: it never costs the agent an answer that has been paid for.
+The hook is the client's ``request``, which every way to get a completion uses: ``create``, ``parse``, ``stream``,
+``with_raw_response`` (LangChain's), ``beta``, and the same on copies made by ``with_options``. If recording fails, the
+log gets a warning: the agent never loses an answer that has been paid for.
 
-Token ids and log-probabilities are kept where the endpoint gives them: vLLM's ``token_ids``, its
+Token ids and log-probabilities are kept where the endpoint returns them: vLLM's ``token_ids``, its
 ``token_id:123`` spelling in the log-probabilities, and OpenAI's plain log-probabilities (without ids).
 """
 
@@ -43,15 +43,15 @@ def record_openai(
 ) -> AsyncOpenAI:
     """A copy of ``client`` whose chat completions are logged to ``step``, or to the step whose block is running.
 
-    ``ask_for_tokens`` adds what makes vLLM and its kin return token ids and log-probabilities. Their temperature
-    is 1 unless the endpoint is set up to scale them. The given client stays as it is.
+    ``ask_for_tokens`` makes vLLM and similar servers return token ids and log-probabilities. Their temperature
+    is 1 unless the endpoint is configured to scale them. The given client is not changed.
     """
     return _Recording(step, purpose, ask_for_tokens, logprobs_temperature).copy_of(client)
 
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """How the calls of a client, and of every copy that is made of it, are recorded."""
+    """How the calls of a client, and of all its copies, are recorded."""
 
     step: StepRecording | None
     purpose: str
@@ -70,20 +70,20 @@ class _Recording:
                 options.post_parser = _logging_parser(call, options.post_parser, stream=stream)
             answer = await send(cast_to, options, stream=stream, **how)
             if call is not None and isinstance(answer, LegacyAPIResponse) and not stream:
-                with suppress(Exception):  # what is wrong with it is met by the agent, when it parses it
-                    answer.parse()  # which it need not ever do
+                with suppress(Exception):  # the agent gets the same error when it parses the answer
+                    answer.parse()  # the agent may never do so
             return answer
 
         def copy_and_record(**changes: Any) -> AsyncOpenAI:
             return self.copy_of(copy(**changes))
 
-        # Of this copy of the client alone.
+        # Only on this copy of the client.
         recorded.request = send_and_log  # type: ignore[method-assign]
         recorded.copy = recorded.with_options = copy_and_record  # type: ignore[method-assign]
         return recorded
 
     def begin(self, options: Any) -> _Call | None:
-        """The call that a request with these ``options`` is, if it is one to record."""
+        """The call behind a request with these ``options``; None if it is not to be recorded."""
         if options.url != _CHAT_COMPLETIONS or not isinstance(options.json_data, Mapping):
             return None
         target = self.step or current_step.get()
@@ -98,7 +98,7 @@ class _Recording:
 
 
 def _logging_parser(call: _Call, parser: Any, *, stream: bool) -> Callable[[Any], Any]:
-    """What the client hands a parsed answer to, however it was asked for; before the agent's own ``parser``."""
+    """A parser that logs every answer, whichever method requested it, and then calls the agent's own ``parser``."""
 
     def log_and_parse(answer: Any) -> Any:
         if stream:
@@ -119,7 +119,7 @@ def _at_worst_a_warning() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Call:
-    """One request under way, and what has come back of it."""
+    """One request in flight, and what has been received for it."""
 
     step: StepRecording
     request: Mapping[str, Any]
@@ -137,8 +137,8 @@ class _Call:
     is_logged: bool = False
 
     def log_completion(self, completion: Any) -> None:
-        """A whole answer, once. Only the first choice is what the agent went on with."""
-        if self.is_logged:  # a raw response is parsed as often as the agent likes
+        """Log a complete answer, once. The agent continues with the first choice, so only that one is logged."""
+        if self.is_logged:  # an agent may parse a raw response several times
             return
         self.is_logged = True
         with _at_worst_a_warning():
@@ -151,7 +151,7 @@ class _Call:
             self.log()
 
     def log_chunks(self, chunks: Sequence[Any]) -> None:
-        """A streamed answer: all of it or, if a chunk cannot be understood, none."""
+        """Log a streamed answer: all of it, or nothing if a chunk cannot be parsed."""
         with _at_worst_a_warning():
             for chunk in chunks:
                 self.add_chunk(chunk)
@@ -167,7 +167,7 @@ class _Call:
                 _merge_tool_call(self.tool_calls, part.model_dump(exclude_none=True))
 
     def add(self, answer: Any) -> None:
-        """What answers and chunks have in common: model, usage, tokens."""
+        """Add what answers and chunks have in common: model, usage, tokens."""
         self.model = answer.model or self.model
         if answer.usage is not None:
             self.prompt_tokens = answer.usage.prompt_tokens
@@ -208,7 +208,7 @@ class _Call:
 
 
 class _RecordedStream:
-    """The endpoint's stream, read through: logged when it ends or is left. Otherwise it behaves as the original."""
+    """Wraps the endpoint's stream and logs it when it ends or is closed. Otherwise it behaves like the original."""
 
     def __init__(self, stream: Any, call: _Call) -> None:
         self._stream = stream
@@ -245,8 +245,8 @@ class _RecordedStream:
 
 
 def token_ids_of(choice: Any) -> list[int]:
-    """The tokens of an answer's choice: vLLM's ``token_ids``, or from names like ``token_id:123``. Empty if neither
-    is given: a token's text does not say which token was meant."""
+    """The token ids of an answer's choice: vLLM's ``token_ids``, or from names like ``token_id:123``. Empty if neither
+    is given: a token's text does not identify the token."""
     if given := getattr(choice, "token_ids", None):
         return list(given)
     content = (choice.logprobs.content if choice.logprobs is not None else None) or []
@@ -266,7 +266,7 @@ def _message(message: Any) -> ChatMessage:
 
 
 def _is_plain(messages: Sequence[ChatMessage]) -> bool:
-    """Whether system and user prompt say it all, as the game's recorder assumes."""
+    """Whether system and user prompt are the whole conversation, as the game's recorder assumes."""
     return [message.role for message in messages] in (["user"], ["system", "user"]) and all(
         isinstance(message.content, str) and message.name is None for message in messages
     )
@@ -277,7 +277,7 @@ def _number(value: Any, default: float | None) -> float | None:
 
 
 def _merge_tool_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
-    """A tool call arrives in parts, told apart by their index; the arguments are pieces of one text."""
+    """Merge one part of a streamed tool call, identified by its index; the arguments are pieces of one text."""
     index = part.pop("index", len(calls))
     while len(calls) <= index:
         calls.append({"type": "function", "function": {"name": "", "arguments": ""}})

@@ -1,7 +1,7 @@
-"""The Python twin of the game's recorder: agents write what the reader reads, and never wait on the database.
+"""The Python counterpart of the game's recorder: agents write what the reader reads, and never wait for the database.
 
-``end_trajectory`` returns when the row is on disk, in the spool. A task of the recorder's takes rows from the
-spool and inserts them in batches, in order; while Postgres is away they wait there, also across a restart of the
+``end_trajectory`` returns when the row is on disk, in the spool. A background task takes rows from the spool and
+inserts them in batches, in order; while Postgres is away they stay in the spool, also across a restart of the
 agents. The unique ``trajectoryId`` makes a repeated insert harmless, so every row arrives exactly once.
 
     async with Recorder(database, spool) as recorder:
@@ -39,19 +39,19 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 250
 _BATCH_BYTES = 8 * 2**20
 _LOOK_FOR_ORPHANS = 5.0
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_MIN_PAUSE, _MAX_PAUSE = 0.1, 5.0
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(TrajectoryRow).decode
 
 
 class Recorder:
-    """Records the trajectories of any number of agents of one process, as an async context manager.
+    """Records the trajectories of any number of agents in one process, as an async context manager.
 
-    ``database`` is an open one, or a URL that is opened when it can be: agents may start before Postgres does.
-    Processes may share ``spool_dir``; whoever lives delivers what a dead one left. Rows that are refused for what
-    they contain are kept in ``rejected.jsonl`` there, with the reason, for ``traces.py import``; bytes that are no
-    row (of another version's spool) in ``undecodable.jsonl``. Neither holds up the others.
+    ``database`` is an open database, or a URL that is opened as soon as possible: agents may start before Postgres
+    does. Processes may share ``spool_dir``; a running one delivers the rows of a dead one. Rows that are refused for
+    their content are kept there in ``rejected.jsonl``, with the reason, for ``traces.py import``; records that are not
+    rows (from another version's spool) go to ``undecodable.jsonl``. Neither delays the other rows.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Recorder:
     ) -> None:
         """``log_calls`` also writes each model call to ``llm_call_logs``, as the game does.
 
-        ``patience`` is how long leaving the block waits for the database; after that the rows stay in the spool.
+        ``patience`` is how long the end of the block waits for the database; after that the rows stay in the spool.
         """
         self._source = database
         self._spool = Spool(spool_dir)
@@ -95,10 +95,10 @@ class Recorder:
         trajectory_id: str | None = None,
         row_id: str | None = None,
     ) -> TrajectoryRecording:
-        """Begin recording; the window is the hour of the start unless given. ``scenario_id`` defaults to it.
+        """Begin recording. The window defaults to the hour of the start, ``scenario_id`` to the window.
 
-        Ids are made unless the caller has some of its own, which must be unique: with the same ids and times the
-        same trajectory can be recorded again and arrives once.
+        Ids are generated unless the caller provides them; they must be unique. A trajectory that is recorded again
+        with the same ids and times arrives once.
         """
         return TrajectoryRecording(
             self._store,
@@ -115,7 +115,7 @@ class Recorder:
         )
 
     async def flush(self, timeout: timedelta | None = None) -> None:
-        """Return when everything that has ended by now is in the database; DatabaseError if that takes too long."""
+        """Return when every trajectory that has ended is in the database; DatabaseError if that takes too long."""
         before, target = self._spool.finished, self._spool.appended
 
         def is_done() -> bool:
@@ -129,7 +129,7 @@ class Recorder:
             why = f": {self._fault}" if self._fault is not None else "."
             raise DatabaseError(f"Recorded trajectories still wait in {self._spool.folder}{why}") from self._fault
         if not is_done() and self._delivering is not None:
-            await self._delivering  # it has stopped before its time: raises why
+            await self._delivering  # it has stopped unexpectedly: raises its error
 
     async def __aenter__(self) -> Self:
         self._spool.adopt()  # before our own first row, so that the order is kept
@@ -140,7 +140,7 @@ class Recorder:
         try:
             await self.flush(self._patience)
         except DatabaseError as error:
-            logger.warning("%s They are delivered by the next recorder on this spool.", error)
+            logger.warning("%s The next recorder on this spool will deliver them.", error)
         finally:
             if self._delivering is not None:
                 self._delivering.cancel()
@@ -171,7 +171,7 @@ class Recorder:
             await self._tell_progress()
 
     async def _deliver_next(self) -> bool:
-        """Whether the next records of the spool are dealt with; if not, there are none, or its disk fails for now."""
+        """Whether the next records of the spool were handled; False if there are none, or if the disk fails for now."""
         try:
             taken = self._spool.take(_BATCH_ROWS, _BATCH_BYTES)
             if taken is None:
@@ -180,8 +180,8 @@ class Recorder:
             if rows:
                 await self._deliver(rows)
             self._spool.done(taken)
-        except OSError as error:  # not of the database, which _deliver waits for
-            logger.error("the spool in %s cannot be used (%s): trying again", self._spool.folder, error)
+        except OSError as error:  # not from the database, which _deliver waits for
+            logger.error("the spool in %s cannot be used (%s): retrying", self._spool.folder, error)
             return False
         return True
 
@@ -191,7 +191,7 @@ class Recorder:
 
     async def _deliver(self, rows: Sequence[TrajectoryRow]) -> None:
         """Returns when each of ``rows`` is in the database or rejected, however long that takes."""
-        pause = _SHORTEST_PAUSE
+        pause = _MIN_PAUSE
         while True:
             try:
                 await self._insert(rows)
@@ -199,7 +199,7 @@ class Recorder:
                 if not _is_of_the_rows(error):
                     self._note_fault(error)
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    pause = min(2 * pause, _MAX_PAUSE)
                     continue
                 if len(rows) == 1:
                     self._reject(rows[0], f"{type(error).__name__}: {error}")
@@ -208,16 +208,16 @@ class Recorder:
                     await self._deliver([row])
                 return
             if self._fault is not None:
-                logger.info("the database is back; recorded trajectories are delivered")
+                logger.info("the database is back; delivering recorded trajectories")
             self._fault = None
             return
 
     def _row_of(self, record: bytes) -> TrajectoryRow | None:
-        """None for a record that is no row; it is kept aside."""
+        """The row in ``record``; None if it is not a row, which is then kept aside."""
         try:
             return _decode(record)
         except msgspec.MsgspecError as error:
-            logger.error("a record of the spool is no trajectory: %s", error)
+            logger.error("a record of the spool is not a trajectory: %s", error)
             self._keep("undecodable.jsonl", {"reason": str(error), "record": record})
             return None
 
@@ -246,11 +246,11 @@ class Recorder:
         fault = explain(error, label)
         if self._fault is None:
             level = logging.WARNING if is_transient(error) else logging.ERROR
-            logger.log(level, "%s Trajectories wait in %s until it works again.", fault, self._spool.folder)
+            logger.log(level, "%s Trajectories stay in %s until it works again.", fault, self._spool.folder)
         self._fault = fault
 
     def _reject(self, row: TrajectoryRow, reason: str) -> None:
-        """Keep the row as a trace, which can be imported once the reason is gone."""
+        """Keep the row as a trace, which can be imported once the cause is fixed."""
         logger.error("trajectory %s was refused: %s", row.trajectory_id, " ".join(reason.split()))
         self._keep("rejected.jsonl", {"reason": reason, "trajectory": as_columns(row)})
 
@@ -263,7 +263,7 @@ class Recorder:
 
 
 def _is_of_the_rows(error: Exception) -> bool:
-    """Whether it is what the rows hold that failed, so that waiting would not help, whoever found it."""
+    """Whether the content of the rows is the cause, so that waiting would not help."""
     if isinstance(error, asyncpg.DataError | asyncpg.IntegrityConstraintViolationError):
         return True
     of_the_database = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

@@ -1,9 +1,9 @@
-"""One trajectory while it happens: steps, model calls and actions, and at its end the row that is stored.
+"""One trajectory while it is recorded: steps, model calls and actions, and finally the row that is stored.
 
 The JSON has exactly the keys that the game's recorder writes, plus token ids and log-probabilities where the
-caller has them. The window id is that of the start: the hour in which the agent saw what it decided on.
+caller has them. The window is the hour in which the trajectory starts: the agent decides on what it saw then.
 
-A value of the wrong type is refused here, where the agent's author sees it: delivery happens later and elsewhere.
+A value of the wrong type is rejected here, where the agent's author sees it: delivery happens later and elsewhere.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from data_bridge.trajectory_rows import TrajectoryRow, snowflake_id, to_json
 from data_bridge.window_ids import in_utc, window_of
 
 current_step: ContextVar[StepRecording | None] = ContextVar("current_step", default=None)
-"""The step whose ``async with`` block is running: where a recorded model client logs its calls."""
+"""The step whose ``async with`` block is running; recorded model clients log their calls to it."""
 
-_LONGEST_MS = 2**31 - 1  # what the column holds: 24 days
+_MAX_MS = 2**31 - 1  # maximum of the column: 24 days
 Store = Callable[[TrajectoryRow], Awaitable[None]]
 
 
 class StepRecording:
-    """One decision. As an async context manager it is what recorded clients log to; unfinished, it ends as pending."""
+    """One decision. In an ``async with`` block, recorded clients log to it; an unfinished step is stored as pending."""
 
     def __init__(self, trajectory: TrajectoryRecording, state: dict[str, Any], at: datetime) -> None:
         self._trajectory = trajectory
@@ -46,18 +46,18 @@ class StepRecording:
         return "action" in self._json
 
     def log_provider_access(self, provider_name: str, data: Mapping[str, Any], purpose: str) -> None:
-        """What the agent looked up before it decided."""
+        """Log what the agent looked up before it decided."""
         self._json["providerAccesses"].append({"providerName": provider_name, "data": dict(data), "purpose": purpose})
 
     def log_llm_call(self, call: LLMCall) -> None:
-        """One call of the agent's model, with token ids and log-probabilities if they are known."""
+        """Log one call of the agent's model, with token ids and log-probabilities if they are known."""
         ids, logprobs = call.completion_token_ids, call.completion_logprobs
         if ids is not None and logprobs is not None and len(ids) != len(logprobs):
-            raise ValueError(f"{len(ids)} completion token ids but {len(logprobs)} log-probabilities: one of each.")
+            raise ValueError(f"{len(ids)} completion token ids but {len(logprobs)} log-probabilities: give one per id.")
         self._json["llmCalls"].append(_call_json(call))
 
     def complete_step(self, action: Action, reward: float = 0.0) -> None:
-        """The action that came of it. A step is recorded only once it has one."""
+        """Finish the step with its action. The step is recorded only after this."""
         if self.is_complete:
             raise RuntimeError(f"A step of trajectory {self._trajectory.trajectory_id} was completed twice.")
         steps = self._trajectory._steps
@@ -78,7 +78,7 @@ class StepRecording:
 
 
 class TrajectoryRecording:
-    """One agent's way through a window. As an async context manager it ends by itself, also after an exception."""
+    """One agent's trajectory in a window. An ``async with`` block ends it automatically, also after an exception."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class TrajectoryRecording:
         self._ended = False
 
     def step(self, state: EnvironmentState | Mapping[str, Any], *, at: datetime | None = None) -> StepRecording:
-        """Begin a step in this state of the agent's books (``agentBalance``, ``agentPnL``, … as keys)."""
+        """Begin a step in this state of the agent's accounts (keys: ``agentBalance``, ``agentPnL``, …)."""
         books = msgspec.to_builtins(state) if isinstance(state, EnvironmentState) else dict(state)
         return StepRecording(self, books, at or datetime.now(UTC))
 
@@ -128,14 +128,14 @@ class TrajectoryRecording:
         at: datetime | None = None,
         recorded_at: datetime | None = None,
     ) -> str:
-        """Finish and store; returns the trajectory id. Once it has returned, not even ``kill -9`` loses the row.
+        """Finish and store; returns the trajectory id. After that, not even ``kill -9`` loses the row.
 
         Balance and P&L are the agent's lifetime figures after the last step. ``game_knowledge`` is for the judge only.
-        ``recorded_at`` is now, unless the agents live by a clock of their own. After an OSError (the disk is full) it
-        may be called again.
+        ``recorded_at`` defaults to now; set it if the agents use a simulated clock. After an OSError (for example, the
+        disk is full) it may be called again.
         """
         if self._ended:
-            raise RuntimeError(f"Trajectory {self.trajectory_id} has ended already.")
+            raise RuntimeError(f"Trajectory {self.trajectory_id} has already ended.")
         now = datetime.now(UTC)
         balance, pnl = _known_figure(final_balance, "final_balance"), _known_figure(final_pnl, "final_pnl")
         self._unstored = self._row(balance, pnl, game_knowledge or {}, at or now, recorded_at or now)
@@ -148,13 +148,13 @@ class TrajectoryRecording:
     async def __aexit__(self, *_: object) -> None:
         if self._ended:
             return
-        if self._unstored is not None:  # it was ended, and could not be stored then
+        if self._unstored is not None:  # it has ended, but could not be stored
             await self._put_away(self._unstored)
         else:
             await self.end_trajectory()
 
     async def _put_away(self, row: TrajectoryRow) -> None:
-        self._ended = True  # before waiting: of two calls at once only one stores
+        self._ended = True  # before waiting: of two concurrent calls only one stores
         try:
             await self._store(row)
         except BaseException:
@@ -191,7 +191,7 @@ class TrajectoryRecording:
             agent_id=self.agent_id,
             start_time=self._started_at,
             end_time=at,
-            duration_ms=min(max(_milliseconds(at) - _milliseconds(self._started_at), 0), _LONGEST_MS),
+            duration_ms=min(max(_milliseconds(at) - _milliseconds(self._started_at), 0), _MAX_MS),
             window_id=self.window_id,
             window_hours=self._window_hours,
             episode_id=f"{scenario}-{_milliseconds(at)}"[:100],
@@ -215,7 +215,7 @@ class TrajectoryRecording:
 
 
 def _call_json(call: LLMCall) -> dict[str, Any]:
-    """The keys that every reader of the game expects are always there; the others only when known."""
+    """Keys that every reader of the game expects are always present; the others only when known."""
     system, user = call.system_prompt, call.user_prompt
     if call.messages and not (system or user):
         system, user = last_text(call.messages, "system"), last_text(call.messages, "user")
@@ -232,7 +232,7 @@ def _call_json(call: LLMCall) -> dict[str, Any]:
 
 
 def last_text(messages: Sequence[ChatMessage], role: str) -> str:
-    """The last thing that ``role`` said as plain text; empty if there is none."""
+    """The last plain-text message of ``role``; empty if there is none."""
     texts = [message.content for message in messages if message.role == role and isinstance(message.content, str)]
     return texts[-1] if texts else ""
 
@@ -243,7 +243,7 @@ def _action_json(action: Action) -> dict[str, Any]:
 
 
 def _plain(value: LLMCall | Action) -> dict[str, Any]:
-    """Its JSON; TypeError if a field is not of its type, which a struct does not look at when it is made."""
+    """The value as JSON. TypeError if a field has the wrong type; a struct does not check that when it is created."""
     plain: dict[str, Any] = msgspec.to_builtins(value)
     try:
         msgspec.convert(plain, type(value))
@@ -253,7 +253,7 @@ def _plain(value: LLMCall | Action) -> dict[str, Any]:
 
 
 def _figure(value: object, name: str) -> float:
-    """Any number as the column's float: agents reckon in Decimals and in numpy's types, too."""
+    """Any number as the column's float: agents also use Decimals and numpy's types."""
     if not isinstance(value, SupportsFloat):
         raise TypeError(f"{name} must be a number, not {value!r}.")
     return float(value)

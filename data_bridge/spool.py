@@ -1,12 +1,12 @@
-"""A queue on disk: what was appended is there after ``kill -9`` or a power cut, and is taken out in order.
+"""A queue on disk: appended records survive ``kill -9`` and power cuts, and are taken out in order.
 
-A spool is a folder of segments. Each segment belongs to the one process that holds its file lock, which the
-kernel drops when the process dies; whoever finds a segment without an owner adopts it. Records are framed with
-length and checksum, so that a torn tail, whose ``append`` never returned, is recognised and left out.
+A spool is a folder of segments. Each segment belongs to the one process that holds its file lock. The kernel releases
+the lock when the process dies, and any other process can then adopt the segment. Each record is stored with its
+length and a checksum, so that a torn tail, whose ``append`` never returned, is recognised and left out.
 
-Appends share their fsync: while one is under way the next ones gather, so that a hundred writers cost little
-more than one. Nothing marks single records as done; a consumer that dies between taking and ``done`` meets them
-again, and must be idempotent.
+Appends share their fsync: while one is running the next ones queue up, so that a hundred writers cost little more than
+one. Single records are not marked as done: if a consumer dies between ``take`` and ``done``, the next one gets the
+same records again. Consumers must therefore be idempotent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _FRAME = struct.Struct("<II")  # length, CRC-32
 _SUFFIX = ".spool"
 _SEGMENT_BYTES = 16 * 2**20
-"""A segment past this size is closed, so that what was taken out gives its disk space back."""
+"""A segment larger than this is closed, so that the disk space of finished records can be freed."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Segment:
     path: Path
     handle: int
     size: int
-    """How far the file is known to be on disk."""
+    """How many bytes are known to be on disk."""
     taken: int = 0
     is_active: bool = False
     is_adopted: bool = False
@@ -45,7 +45,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Records in order, to be given back with ``done``."""
+    """Records in order, to be confirmed with ``done``."""
 
     records: list[bytes]
     segment: _Segment
@@ -64,22 +64,22 @@ class Spool:
         self.arrived = asyncio.Event()
         """Set whenever there may be something to take."""
         self.appended = 0
-        """Records of ours that are on disk, ever; the first ``finished`` of them are done."""
+        """Total records of ours written to disk; the first ``finished`` of them are done."""
         self.finished = 0
 
     async def append(self, record: bytes) -> None:
-        """Returns when ``record`` is on disk; OSError if it cannot be (the disk is full)."""
+        """Returns when ``record`` is on disk; OSError if it cannot be written (for example, the disk is full)."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append((_FRAME.pack(len(record), zlib.crc32(record)) + record, future))
         if self._committing is None:
             self._committing = asyncio.create_task(self._commit(), name="spool-commit")
         await future
 
-    def take(self, most_records: int, most_bytes: int) -> Taken | None:
-        """The next records, or None if there are none for now. One taking at a time: call ``done`` before the next."""
+    def take(self, max_records: int, max_bytes: int) -> Taken | None:
+        """The next records, or None if there are none for now. Call ``done`` before the next ``take``."""
         while self._segments:
             segment = self._segments[0]
-            records, end = _read(segment, most_records, most_bytes)
+            records, end = _read(segment, max_records, max_bytes)
             if records:
                 return Taken(records, segment, end)
             if segment.is_active:
@@ -89,7 +89,7 @@ class Spool:
         return None
 
     def done(self, taken: Taken) -> None:
-        """The records will not be taken again, by anybody, once their whole segment is done."""
+        """Once a whole segment is done, no process gets its records again."""
         taken.segment.taken = taken.end
         if not taken.segment.is_adopted:
             self.finished += len(taken.records)
@@ -99,18 +99,18 @@ class Spool:
         return not self._pending and all(segment.taken >= segment.size for segment in self._segments)
 
     def adopt(self) -> int:
-        """Take over segments whose process has died, the oldest first; returns how many."""
+        """Take over the segments of dead processes, the oldest first; returns how many."""
         own = {segment.path for segment in self._segments}
         orphans = [path for path in sorted(self.folder.glob(f"*{_SUFFIX}")) if path not in own]
         adopted = [segment for path in orphans if (segment := _claim(path)) is not None]
         self._segments.extendleft(reversed(adopted))
         if adopted:
-            logger.info("taking over %d spool segments in %s", len(adopted), self.folder)
+            logger.info("taking over %d spool segment%s in %s", len(adopted), "s"[: len(adopted) > 1], self.folder)
             self.arrived.set()
         return len(adopted)
 
     async def close(self) -> None:
-        """Let go; what is not done stays on disk for whoever comes next."""
+        """Release the files; records that are not done stay on disk for the next process."""
         while self._committing is not None:
             await asyncio.wait([self._committing])
         for segment in self._segments:
@@ -155,7 +155,7 @@ def _create(folder: Path) -> _Segment:
     unnamed = path.with_suffix(".new")
     handle = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    unnamed.rename(path)  # only now that it is locked can anybody find it
+    unnamed.rename(path)  # renamed only after locking, so that no other process can adopt it
     fsync(folder)
     return _Segment(path, handle, size=0, is_active=True)
 
@@ -173,11 +173,11 @@ def _write(segment: _Segment, frames: bytes) -> None:
     segment.size = at
 
 
-def _read(segment: _Segment, most_records: int, most_bytes: int) -> tuple[list[bytes], int]:
-    """Whole, undamaged records after what was taken, and where they end."""
+def _read(segment: _Segment, max_records: int, max_bytes: int) -> tuple[list[bytes], int]:
+    """The complete, undamaged records that were not taken yet, and where they end."""
     records: list[bytes] = []
     at = segment.taken
-    while len(records) < most_records and at - segment.taken < most_bytes and at < segment.size:
+    while len(records) < max_records and at - segment.taken < max_bytes and at < segment.size:
         head = os.pread(segment.handle, _FRAME.size, at)
         length, checksum = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, 0)
         record = os.pread(segment.handle, length, at + _FRAME.size)
@@ -191,10 +191,10 @@ def _read(segment: _Segment, most_records: int, most_bytes: int) -> tuple[list[b
 
 
 def _claim(path: Path) -> _Segment | None:
-    """The segment at ``path`` if no living process owns it."""
+    """The segment at ``path`` if no running process owns it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):  # finished meanwhile, or another user's
+    except (FileNotFoundError, PermissionError):  # finished in the meantime, or another user's
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,17 +209,17 @@ def _claim(path: Path) -> _Segment | None:
 
 
 def _remove(segment: _Segment) -> None:
-    """A torn tail was never acknowledged and may go; damage with something behind it is kept to be looked at."""
+    """Delete the segment, with a torn tail too, which was never acknowledged. Damage before the end is kept aside."""
     if segment.is_damaged:
         kept = segment.path.rename(segment.path.with_suffix(".damaged"))
-        logger.error("%s is damaged after byte %d: what follows was not read", kept, segment.size)
+        logger.error("%s is damaged after byte %d: the rest was not read", kept, segment.size)
     else:
         segment.path.unlink(missing_ok=True)
     os.close(segment.handle)
 
 
 def fsync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk and not only in its cache."""
+    """Flush a file, or the names in a folder, from the cache to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

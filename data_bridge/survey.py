@@ -15,12 +15,12 @@ from data_bridge.quality import CheckedWindow, Exclusion, Reason, Rules, check
 from data_bridge.reader import WindowReader, WindowRef
 
 CHARACTERS_PER_TOKEN = 3
-"""For estimates without a tokenizer. English has about four, JSON full of numbers about three: rather too many."""
+"""For estimates without a tokenizer. English has about four, JSON full of numbers about three: an overestimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsableTrajectory:
-    """What grouping, dropout and the cost estimate need to know of a usable trajectory."""
+    """What grouping, dropout and the cost estimate need to know about a usable trajectory."""
 
     trajectory_id: str
     agent_id: str
@@ -32,7 +32,7 @@ class UsableTrajectory:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Of how many markets the outcome is known."""
+    """The number of markets with a known outcome."""
 
     stocks_known: int
     stocks: int
@@ -42,7 +42,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class WindowSummary:
-    """One window in numbers. Its counts are of all rows that could be read, usable or not."""
+    """One window in numbers. The counts include all rows that could be read, usable or not."""
 
     window_id: str
     hours: int
@@ -78,14 +78,14 @@ class Totals:
     judge_tokens: int = 0
     train_tokens: int = 0
     reasons: Mapping[Reason, int] = field(default_factory=dict)
-    """How many rows are left out for each reason, the most frequent first."""
+    """The number of excluded rows by reason, the most frequent first."""
     examples: Mapping[Reason, Exclusion] = field(default_factory=dict)
-    """The first row that each reason was met with."""
+    """The first row excluded for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All windows of the lookback in order. ``refs`` are those with usable rows, for reading them again."""
+    """All windows of the lookback in order. ``refs`` points to those with usable rows, for reading them again."""
 
     windows: tuple[WindowSummary, ...]
     refs: tuple[WindowRef, ...]
@@ -99,10 +99,10 @@ async def survey(
     *,
     on_window: Callable[[int, int], None] | None = None,
 ) -> Survey:
-    """Read and check every window of the lookback, eligible or not: none of them vanishes.
+    """Read and check every window of the lookback, eligible or not: every window is reported.
 
-    ``purposes`` are those of the calls that are trained. ``on_window`` is told after each window how many of how many
-    are done.
+    ``purposes`` selects the calls that are trained. ``on_window`` is called after each window with the number of
+    windows done and the total.
     """
     found = await reader.discover(everything=True)
     summaries: list[WindowSummary] = []
@@ -173,7 +173,7 @@ def _usable(trajectory: AgentTrajectory, purposes: Collection[str]) -> UsableTra
 
 
 def _tokens_of_call(call: LLMCall) -> int:
-    """As the endpoint counted them, where the log has it."""
+    """The endpoint's count where the log has it, otherwise an estimate."""
     if call.prompt_tokens is not None and call.completion_tokens is not None:
         return int(call.prompt_tokens + call.completion_tokens)
     return _tokens(len(call.system_prompt) + len(call.user_prompt) + len(call.response))

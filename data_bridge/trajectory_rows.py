@@ -1,7 +1,7 @@
-"""A finished trajectory as a row of the game's tables, and how a batch of them is inserted exactly once.
+"""A finished trajectory as a row of the game's tables, and how a batch of rows is inserted exactly once.
 
-The row survives on disk between the two, so it is one flat struct with nothing that needs the recording process. Its
-ids and its JSON are as the game's own JavaScript makes them.
+In between, the row is stored on disk, so it is one flat struct that does not depend on the recording process. Its ids
+and its JSON have the form that the game's own JavaScript produces.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class TrajectoryRow(msgspec.Struct, frozen=True):
     is_evaluation: bool
     recorded_at: datetime
     agent_name: str | None = None
-    """Not a column: the name to give the agent in a ``"User"`` table of our own."""
+    """Not a column: the agent's name for the ``"User"`` table, if we created it."""
 
 
 def _columns(listed: str) -> list[list[str]]:
-    """Name and type of each column, from a list as ``CREATE TABLE`` has it."""
+    """Name and type of each column, from a list as in ``CREATE TABLE``."""
     return [column.split() for column in listed.split(",")]
 
 
@@ -82,7 +82,7 @@ def _insert(table: str, columns: Sequence[Sequence[str]], conflict: str) -> str:
     )
 
 
-_LARGEST = 2**31 - 1  # of an int column
+_MAX_INT = 2**31 - 1  # of an int column
 _EPOCH_MS = 1_704_067_200_000  # 2024-01-01
 _SEQUENCES = 1 << 12
 
@@ -99,9 +99,9 @@ _SAME_ROWS = 'SELECT "trajectoryId" FROM "trajectories" WHERE "trajectoryId" = A
 async def insert_trajectories(
     connection: Connection, rows: Sequence[TrajectoryRow], *, add_agents: bool, with_calls: bool
 ) -> list[TrajectoryRow]:
-    """Insert ``rows`` in one transaction; those that are there already stay as they are.
+    """Insert ``rows`` in one transaction; rows that already exist are not changed.
 
-    Returns the rows whose ``trajectoryId`` belongs to somebody else's row: not written, and never will be.
+    Returns the rows whose ``trajectoryId`` belongs to a different row: these can never be written.
     """
     rows, foreign = _first_of_each_id(rows)
     async with connection.transaction():
@@ -121,7 +121,7 @@ async def insert_trajectories(
 
 
 def _first_of_each_id(rows: Sequence[TrajectoryRow]) -> tuple[list[TrajectoryRow], list[TrajectoryRow]]:
-    """The first row of each trajectory id, and the others that claim one of them. A repetition is neither."""
+    """The first row of each trajectory id, and different rows with the same id. Repetitions are dropped."""
     first = dict[str, TrajectoryRow]()
     claimants = dict[str, TrajectoryRow]()
     for row in rows:
@@ -131,7 +131,7 @@ def _first_of_each_id(rows: Sequence[TrajectoryRow]) -> tuple[list[TrajectoryRow
 
 
 def as_columns(row: TrajectoryRow) -> dict[str, Any]:
-    """The row by column name, as it would have been stored."""
+    """The row's values by column name, as they would be stored."""
     return dict(zip((name for name, _ in _COLUMNS), _values(row), strict=True))
 
 
@@ -145,9 +145,9 @@ def _naive(moment: datetime) -> datetime:
 
 
 def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
-    """The row's LLM calls as the game also writes them, one by one, for its own analysis.
+    """The row's LLM calls, one row each, as the game also writes them for its own analysis.
 
-    A figure that this table cannot hold bends: it must not cost the trajectory, which has it as it was.
+    A number that does not fit this table is capped: the trajectory has the exact value and must not be lost for it.
     """
     rows = []
     for step in _from_json(row.steps_json):
@@ -188,24 +188,24 @@ def _calls(row: TrajectoryRow) -> list[tuple[Any, ...]]:
 
 
 def _row_id(call_id: str) -> str:
-    """Digits like a snowflake's, the same whenever the call is written."""
+    """Digits like those of a snowflake id, always the same for the same call."""
     return str(int.from_bytes(hashlib.blake2b(call_id.encode(), digest_size=8).digest(), "big") >> 1)
 
 
 def _whole(number: float | None) -> int | None:
-    return None if number is None else max(-_LARGEST, min(round(number), _LARGEST))
+    return None if number is None else max(-_MAX_INT, min(round(number), _MAX_INT))
 
 
 def _storable(text: str | None) -> str | None:
-    """Postgres text holds neither NUL nor half a surrogate pair; JSON text can, so ``stepsJson`` loses nothing."""
+    """Text without NUL and unpaired surrogates, which Postgres cannot store. ``stepsJson`` keeps them as escapes."""
     if text is None:
         return None
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def to_json(value: Any) -> str:
-    """JSON as JavaScript writes it where Python's encoders differ: NaN and infinities become null, and half of a
-    surrogate pair (a cut emoji) is written as its escape."""
+    """JSON as JavaScript writes it where Python's encoders differ: NaN and infinities become null, and an unpaired
+    surrogate (half of an emoji) is escaped."""
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
@@ -221,7 +221,7 @@ def _from_json(text: str) -> Any:
 
 
 class _Worker:
-    """The game's own workers count from 0 upwards; ours draws its number at random from the upper half."""
+    """The game's own workers count up from 0; ours draws its number at random from the upper half."""
 
     def __init__(self) -> None:
         self.number = 512 + secrets.randbelow(512)
@@ -242,15 +242,15 @@ os.register_at_fork(after_in_child=_draw_anew)
 
 
 def snowflake_id() -> str:
-    """An id as the game makes them: 41 bits of time, 10 of the worker, 12 of a sequence, as a decimal number.
+    """An id like the game's: 41 bits of time, 10 of the worker, 12 of a sequence, as a decimal number.
 
-    It never repeats within a process, and hardly ever between processes: the unique index decides.
+    Unique within a process and almost always between processes; the unique index catches the rest.
     """
     worker = _worker
     with worker.lock:
         worker.moment = max(worker.moment, time.time_ns() // 1_000_000 - _EPOCH_MS)
         worker.sequence += 1
         if worker.sequence == _SEQUENCES:
-            # More than 4,096 in a millisecond: borrow from the next one rather than wait.
+            # More than 4,096 in a millisecond: use the next millisecond instead of waiting.
             worker.sequence, worker.moment = 0, worker.moment + 1
         return str(worker.moment << 22 | worker.number << 12 | worker.sequence)

@@ -1,4 +1,4 @@
-"""Window ids: ``YYYY-MM-DDTHH:00``, naive text that means UTC, the start of the window's first hour."""
+"""Window ids: ``YYYY-MM-DDTHH:00``, the start of the window's first hour in UTC, as text without a time zone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 GRACE = timedelta(minutes=10)
 """A window is closed this long after its end: late trajectories and outcomes have been written by then."""
 
-# Years that a calendar can reckon with: adding an hour to 9999-12-31T23:00 would be an error.
+# Only years that datetime can compute with: adding an hour to 9999-12-31T23:00 would be an error.
 _ID = re.compile(r"(?P<day>[12]\d{3}-\d{2}-\d{2})[T ](?P<hour>\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]00:?00)?")
 
 
@@ -29,13 +29,13 @@ def normalise(raw: str) -> str | None:
 
 
 def spellings_of(window_id: str) -> list[str]:
-    """The spellings of a canonical id that are found in real tables, the canonical one first."""
+    """The spellings of a canonical id that occur in real tables, the canonical one first."""
     endings = ("", "Z", ":00", ":00Z", ":00.000", ":00.000Z")
     return [f"{start}{ending}" for start in (window_id, window_id.replace("T", " ")) for ending in endings]
 
 
 def in_utc(moment: datetime) -> datetime:
-    """An aware ``moment`` in UTC. ValueError for a naive one: which hour that means depends on the host."""
+    """An aware ``moment`` in UTC. ValueError for a naive one, because its hour would depend on the host."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone: pass an aware moment, such as datetime.now(UTC).")
     return moment.astimezone(UTC)
@@ -61,13 +61,13 @@ def is_closed(window_id: str, hours: int, now: datetime) -> bool:
 
 
 def is_held_out(window_id: str, share: float = 0.1) -> bool:
-    """Whether this window is kept for evaluation, for ever: decided by its id alone, never by chance."""
+    """Whether this window is kept for evaluation. Permanent: its id alone decides it, never chance."""
     digest = hashlib.blake2b(f"held-out:{window_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
 
 
 def windows_from(start: str, count: int) -> tuple[str, ...]:
-    """``count`` consecutive hourly windows, the first of them ``start``."""
+    """``count`` consecutive hourly windows, beginning with ``start``."""
     first = start_of(start)
     return tuple(window_of(first + timedelta(hours=hour)) for hour in range(count))
 

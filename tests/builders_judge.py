@@ -17,7 +17,7 @@ API_KEY = "sk-test-0123456789abcdef"
 
 SECRETS = JudgeSecrets(judge_api_key=SecretStr(API_KEY))
 
-AT_ONCE = Retry(attempts=3, first_delay=0.01, longest_delay=0.2)
+AT_ONCE = Retry(attempts=3, first_delay=0.01, max_delay=0.2)
 
 
 def judge_settings(base_url: str = "http://127.0.0.1:9/v1", **changes: Any) -> JudgeSettings:

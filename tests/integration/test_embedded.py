@@ -130,7 +130,7 @@ def test_a_cluster_that_was_never_finished_is_made_anew(server_folder: Path) -> 
 def test_data_of_an_unknown_version_is_named(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "PG_VERSION").write_text("9.6\n")
-    with pytest.raises(DatabaseError, match=r"made by Postgres 9\.6"):
+    with pytest.raises(DatabaseError, match=r"created by Postgres 9\.6"):
         EmbeddedServer(tmp_path).start()
 
 

@@ -68,7 +68,7 @@ async def test_the_same_windows_arrive_once_when_postgres_is_killed_and_restarte
         await asyncio.gather(*coming_back)
         rediscovered = await reader.discover()
 
-    assert caplog.text.count("trying again") >= 2  # it did go away, twice
+    assert caplog.text.count("retrying") >= 2  # it did go away, twice
     assert arrived == [(window_id, 3, True) for window_id in ids]
     assert rediscovered == refs
 

@@ -461,7 +461,7 @@ async def test_a_trajectory_that_could_not_be_stored_can_be_ended_again() -> Non
     with pytest.raises(OSError, match="No space"):
         await trajectory.end_trajectory(final_balance=990.0)
     await trajectory.end_trajectory(final_balance=990.0)
-    with pytest.raises(RuntimeError, match="has ended already"):
+    with pytest.raises(RuntimeError, match="has already ended"):
         await trajectory.end_trajectory()
 
     disk_was_full.clear()

@@ -191,7 +191,7 @@ def test_the_limit_is_halved_once_for_calls_made_together_and_grows_back_to_its_
 
 
 def test_backoff_doubles_up_to_its_longest_and_the_endpoints_wish_comes_first() -> None:
-    rule = Retry(first_delay=1.0, longest_delay=8.0)
+    rule = Retry(first_delay=1.0, max_delay=8.0)
     chance = random.Random(0)
     for failures, most in [(1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)]:
         assert most / 2 <= rule.delay(failures, None, chance) <= most

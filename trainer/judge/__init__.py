@@ -1,9 +1,9 @@
-"""The judge: decisions of a group, compared by somebody who knows what happened afterwards.
+"""The judge: compares the decisions of a group, knowing what happened afterwards.
 
-In comes a ``Group``, out comes a ``JudgedGroup`` with one verdict for each member, or a ``JudgeFailure`` with a reason;
-never a default score. ``open`` gives the judge that the settings ask for. The LLM judge, ``ruler``, shows a group as
-``view`` sees it, in the words of ``prompt``, whose ``text`` no agent can make structure of; ``client`` asks the
-endpoint when ``limits`` let it, and ``prompt`` reads the reply. What was paid for is kept in the ledger and never asked
-twice. ``outcome`` is the offline stand-in with the same interface, and ``cost`` says what judging takes before and
-after it.
+The input is a ``Group``; the output is a ``JudgedGroup`` with one verdict per member, or a ``JudgeFailure`` with a
+reason, never a default score. ``open`` returns the judge that the settings select. The LLM judge is ``ruler``: ``view``
+decides what it is shown of a group, ``prompt`` writes the prompt and parses the reply, ``text`` keeps agents' text from
+acting as structure in it, and ``client`` calls the endpoint within ``limits``. Every paid verdict is kept in the ledger
+and never requested twice. ``outcome`` is the offline stand-in with the same interface, and ``cost`` has the prices and
+the estimate.
 """

@@ -1,7 +1,7 @@
-"""One request to an OpenAI-compatible endpoint, in a dialect that it understands, and what its failure means.
+"""One request to an OpenAI-compatible endpoint, in a dialect that it understands, and what a failure means.
 
-Retries are not made here: the caller counts and records every call. The ``openai`` package is imported when an
-endpoint is opened, since it takes a second.
+The caller makes the retries, because it counts and records every call. The ``openai`` package is imported when an
+endpoint is opened, since that takes a second.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 OPENAI = "https://api.openai.com/v1"
 
-_MOST_TOKENS = 100_000_000  # of one call: an endpoint that counts more has miscounted
+_MAX_TOKENS = 100_000_000  # per call: an endpoint that reports more has miscounted
 _OVER_CONTEXT = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
 _FILTERED = ("content_filter", "content filter", "content management policy", "content_policy")
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeReply:
-    """What the endpoint said. ``fault`` is set if it is no judgement: a refusal, or cut off."""
+    """The endpoint's reply. ``fault`` is set if it is not a judgement: a refusal, or cut off."""
 
     text: str
     fault: str | None
@@ -54,7 +54,7 @@ class JudgeReply:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Of a call, as the endpoint counts them."""
+    """The tokens of a call, as the endpoint counts them."""
 
     prompt: int
     completion: int
@@ -62,10 +62,10 @@ class Tokens:
 
 @dataclass(eq=False)
 class CallFailed(Exception):
-    """No answer came. At most one of ``again`` (retry at once), ``reason`` and ``fatal`` is set; none: retry later.
+    """No answer. At most one of ``again`` (retry immediately), ``reason`` and ``fatal`` is set; none: retry later.
 
-    ``used`` is what the endpoint says that the call took all the same; without it ``may_be_billed`` says whether
-    the request reached somebody who may have worked on it.
+    ``used`` is the usage that the endpoint reports anyway; without it, ``may_be_billed`` says whether the request may
+    have been processed.
     """
 
     result: CallResult
@@ -94,10 +94,10 @@ _POORER = {Structure.JSON_SCHEMA: Structure.JSON_MODE, Structure.JSON_MODE: Stru
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What an endpoint understands of the chat completions API: found out by its refusals, and remembered.
+    """The part of the chat completions API that an endpoint supports: learnt from its refusals, and remembered.
 
-    Every request starts in the richest dialect: a strict JSON schema. Endpoints that cannot do it say so with a
-    400; then JSON mode, then plain text. Reasoning models want another name for the token limit and no temperature.
+    The first request uses the richest dialect: a strict JSON schema. Endpoints that do not support it answer 400; then
+    JSON mode is tried, then plain text. Reasoning models need another name for the token limit and no temperature.
     """
 
     structure: Structure = Structure.JSON_SCHEMA
@@ -105,7 +105,7 @@ class Dialect:
     temperature: float | None = 0.0
 
     def fields(self, reply_tokens: int) -> dict[str, Any]:
-        """The request's fields beside model and messages."""
+        """The request's fields besides model and messages."""
         fields: dict[str, Any] = {self.limit_name: reply_tokens}
         if self.temperature is not None:
             fields["temperature"] = self.temperature
@@ -117,7 +117,7 @@ class Dialect:
         return fields
 
     def poorer(self, refusal: str) -> Dialect | None:
-        """The next dialect to try after the endpoint refused this one with these words; None if there is none left."""
+        """The next dialect to try after the endpoint refused this one with this message; None if there is none left."""
         words = refusal.lower()
         if "max_completion_tokens" in words and self.limit_name == "max_completion_tokens":
             return replace(self, limit_name="max_tokens")
@@ -134,7 +134,7 @@ class Endpoint:
         import httpx
         from openai import AsyncOpenAI, DefaultAioHttpClient
 
-        _spare_the_collector()
+        _freeze_imports()
         register_secret(api_key)
         self._model = model
         self._base_url, login = _without_login(base_url or OPENAI)
@@ -146,12 +146,12 @@ class Endpoint:
                 base_url=self._base_url,
                 default_headers=login,
                 max_retries=0,
-                timeout=None,  # ``_request`` keeps the time; aiohttp's dropped connections would pass for timeouts
-                http_client=DefaultAioHttpClient(),  # httpx's own pool is most of the work with 64 calls in flight
+                timeout=None,  # ``_request`` times out itself; else dropped connections would look like timeouts
+                http_client=DefaultAioHttpClient(),  # with 64 calls in flight httpx's own pool takes most of the time
             )
         except (OSError, ValueError, httpx.InvalidURL) as error:
             raise ConfigurationError(
-                f"The judge's client cannot be made ({redact(str(error))}): "
+                f"The judge's client cannot be created ({redact(str(error))}): "
                 "check JUDGE_BASE_URL, SSL_CERT_FILE and the proxy variables."
             ) from error
         self._dialect = Dialect()
@@ -163,7 +163,7 @@ class Endpoint:
         return urlsplit(self._base_url).hostname or "the endpoint"
 
     async def send(self, prompt: Prompt) -> JudgeReply:
-        """The answer to one prompt. CallFailed says whether, and when, to try again."""
+        """The answer to one prompt. CallFailed says whether and when to retry."""
         started = time.monotonic()
         dialect = self._dialect
         try:
@@ -215,10 +215,10 @@ class Endpoint:
         return CallFailed(CallResult.REFUSED, fault, fatal=self._fatal(status, words))
 
     def _not_understood(self, fault: str, words: str, dialect: Dialect) -> CallFailed:
-        """A request in a dialect that has worked before is refused for its content; else a poorer one is tried."""
+        """In a dialect that has worked before, the content was refused; otherwise a poorer dialect is tried."""
         if dialect in self._understood:
             return CallFailed(CallResult.REFUSED, fault, reason=Reason.JUDGE_UNAVAILABLE)
-        if dialect != self._dialect:  # another call has found out already
+        if dialect != self._dialect:  # another call has already changed it
             return CallFailed(CallResult.REFUSED, fault, again=True)
         poorer = dialect.poorer(words)
         if poorer is None:
@@ -236,12 +236,12 @@ class Endpoint:
             return ConfigurationError(f"{self.label} does not accept the judge's key (401): set JUDGE_API_KEY.")
         if status == 403:
             return ConfigurationError(
-                f"{self.label} does not let this key use the model {self._model} (403): {_unstopped(words)}; "
+                f"{self.label} does not allow this key to use the model {self._model} (403): {_unstopped(words)}; "
                 "check JUDGE_API_KEY and JUDGE_MODEL."
             )
         if status == 404:
             return ConfigurationError(
-                f"{self.label} knows no model {self._model} there (404): check JUDGE_MODEL and JUDGE_BASE_URL."
+                f"{self.label} has no model {self._model} (404): check JUDGE_MODEL and JUDGE_BASE_URL."
             )
         if status in (402, 429):
             return JudgeError(f"The judge's account at {self.label} has no credit left ({status}): top it up.")
@@ -249,7 +249,7 @@ class Endpoint:
 
 
 def retry_after_of(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds that the endpoint asks to wait, in any of the ways it may say so."""
+    """Seconds that the endpoint asks us to wait, from any of the headers that can say so."""
     milliseconds = headers.get("retry-after-ms")
     given = headers.get("retry-after")
     try:
@@ -267,7 +267,7 @@ def retry_after_of(headers: Mapping[str, str], now: datetime | None = None) -> f
 
 
 def _without_login(url: str) -> tuple[str, dict[str, str]]:
-    """The URL without a user and password in it, and the header that says them: aiohttp would refuse the two ways."""
+    """The URL without user and password, and a header with them instead: aiohttp refuses credentials in both places."""
     parts = urlsplit(url)
     if parts.username is None:
         return url, {}
@@ -279,8 +279,8 @@ def _without_login(url: str) -> tuple[str, dict[str, str]]:
 
 
 @cache
-def _spare_the_collector() -> None:
-    """Leave what is imported by now out of garbage collection, once: looking through it stops all calls for 0.1 s."""
+def _freeze_imports() -> None:
+    """Exclude everything imported so far from garbage collection, once: scanning it stops all calls for 0.1 s."""
     gc.collect()
     gc.freeze()
 
@@ -309,12 +309,12 @@ def _reply(body: str, prompt: Prompt, latency_ms: float) -> JudgeReply:
 
 
 def _usage(used: Any) -> Tokens | None:
-    """Tokens of the prompt and of the reply as the endpoint counts them; None if it does not, or makes no sense."""
+    """Tokens of the prompt and of the reply as the endpoint counts them; None if it gives none or invalid counts."""
     if not isinstance(used, dict):
         return None
     counted = used.get("prompt_tokens"), used.get("completion_tokens")
     match counted:
-        case (int(asked), int(answered)) if 0 <= asked <= _MOST_TOKENS and 0 <= answered <= _MOST_TOKENS:
+        case (int(asked), int(answered)) if 0 <= asked <= _MAX_TOKENS and 0 <= answered <= _MAX_TOKENS:
             return Tokens(asked, answered)
     return None
 
@@ -334,7 +334,7 @@ def _origin(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it wraps, the origin last."""
+    """The error and the errors it wraps, the original one last."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -342,7 +342,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _message(error: APIStatusError) -> str:
-    """The endpoint's own words, with its error code where it gives one."""
+    """The endpoint's own message, with its error code if it gives one."""
     body: Any = error.body
     if isinstance(body, dict):
         told = [body.get("message"), body.get("code"), body.get("type")]

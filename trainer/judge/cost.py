@@ -1,7 +1,7 @@
 """What judging costs: list prices, the price of a call, and the estimate before a run.
 
-List prices are those that litellm maintains. Prices change and proxies charge their own, so ``JUDGE_PRICE`` overrides
-them. A model that is in neither has no price: its tokens are counted and its cost is called unknown, never guessed.
+The list prices come from litellm. Prices change and proxies charge their own, so ``JUDGE_PRICE`` overrides them. A
+model without a known price: its tokens are counted and its cost is reported as unknown, never guessed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from data_bridge.errors import ConfigurationError
 from trainer.config.sections import JudgeCostSettings, JudgePriceSettings
 
 FIXED_TOKENS = 1_200
-"""Of a prompt, beside what is shown of the agents: the rubric, the rules of the reply and the outcomes."""
+"""Tokens of a prompt apart from the agents' text: the rubric, the rules for the reply and the outcomes."""
 
 REPLY_TOKENS = 600
-"""Of one reply, on average: eight explanations of two sentences."""
+"""Average tokens of one reply: eight explanations of two sentences."""
 
-_DATED = re.compile(r"-\d{4}-?\d{2}-?\d{2}$")  # a snapshot that is not listed costs what its family costs
+_DATED = re.compile(r"-\d{4}-?\d{2}-?\d{2}$")  # a snapshot that is not listed has the price of its family
 _TABLE = "model_prices_and_context_window_backup.json"
-_WRONG_UNIT = 1_000  # dollars per million tokens: what is listed above it is a mistake of the table
+_WRONG_UNIT = 1_000  # dollars per million tokens: a higher list price is a mistake in the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Price:
 
 
 class _Listed(msgspec.Struct):
-    """What litellm's table says of a model, as far as we read it: US dollars per token."""
+    """The columns of litellm's table that we read: US dollars per token."""
 
     input_cost_per_token: float | None = None
     output_cost_per_token: float | None = None
@@ -48,7 +48,7 @@ class _Listed(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """What judging a run would take, before anything is paid for. An upper estimate: cached verdicts are free."""
+    """What judging a run would cost, before anything is paid for. An upper estimate: cached verdicts are free."""
 
     calls: int
     prompt_tokens: int
@@ -67,14 +67,14 @@ class CostEstimate:
 
 
 def uses_llm(settings: JudgePriceSettings) -> bool:
-    """Whether these settings ask for the LLM judge; ``auto`` takes it when a model is named."""
+    """Whether these settings select the LLM judge; ``auto`` selects it when a model is set."""
     if settings.judge not in ("auto", "llm", "outcome"):
         raise ConfigurationError(f"--judge must be outcome, llm or auto, not {settings.judge!r}.")
     return settings.judge == "llm" or (settings.judge == "auto" and settings.judge_model is not None)
 
 
 def price_of(settings: JudgePriceSettings) -> Price | None:
-    """The judge's price: the user's, else the table's, else None."""
+    """The judge's price: from JUDGE_PRICE, else from the table, else None."""
     if settings.price is not None:
         return _parse_price(settings.price)
     model = settings.judge_model or ""
@@ -89,9 +89,9 @@ def price_of(settings: JudgePriceSettings) -> Price | None:
 
 @cache
 def _list_prices() -> dict[str, _Listed]:
-    """The table that lies in litellm's folder, by model. Empty where it is not installed.
+    """The table in litellm's folder, by model. Empty if litellm is not installed.
 
-    The file is read and the package is not imported: that takes seconds, and fetches the table from the network.
+    Only the file is read: importing the package takes seconds and fetches the table from the network.
     """
     package = find_spec("litellm")
     folders = (package.submodule_search_locations if package else None) or []
@@ -102,12 +102,12 @@ def _list_prices() -> dict[str, _Listed]:
 
 
 def is_priced(settings: JudgePriceSettings) -> bool:
-    """Whether what the judge costs can be told in dollars; the offline one costs nothing."""
+    """Whether the judge's cost is known in dollars; the offline judge costs nothing."""
     return not uses_llm(settings) or price_of(settings) is not None
 
 
 def estimate(groups: int, judge_tokens: int, settings: JudgeCostSettings) -> CostEstimate:
-    """The cost of judging ``groups`` groups whose agents' text has ``judge_tokens`` tokens in all.
+    """The cost of judging ``groups`` groups whose agents' text has ``judge_tokens`` tokens in total.
 
     The text counts once for each order; a prompt is never longer than ``--judge-context``.
     """

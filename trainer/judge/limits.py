@@ -1,4 +1,4 @@
-"""What holds a call back: the calls in flight, the money that is left, and the wait after a failure."""
+"""What limits calls: the number in flight, the remaining budget, and the wait after a failure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 
 class Limiter:
-    """Additive increase, multiplicative decrease, as in TCP: one more slot a full round of answers, half on "busy".
+    """Additive increase, multiplicative decrease, as in TCP: one more slot per full round of answers, half on "busy".
 
-    All the "busy" answers to calls that were in flight together count as one.
+    All "busy" answers to calls that were in flight together count as one.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._limit = float(most)
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._limit = float(maximum)
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._shrunk_at = float("-inf")
@@ -31,7 +31,7 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """A place among the calls in flight, in the order of asking."""
+        """A place among the calls in flight, first come, first served."""
         if self._in_flight >= self.limit or self._waiting:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -49,7 +49,7 @@ class Limiter:
             self._leave()
 
     def answered(self) -> None:
-        self._limit = min(self._most, self._limit + 1 / self._limit)
+        self._limit = min(self._maximum, self._limit + 1 / self._limit)
         self._admit()
 
     def busy(self, started_at: float) -> None:
@@ -71,15 +71,15 @@ class Limiter:
 
 
 class OverBudget(Exception):
-    """One more call could cost more than what is left."""
+    """One more call could exceed the budget."""
 
 
 class Budget:
-    """Never exceeds ``ceiling``, however many calls are in flight; None is no ceiling.
+    """Spending never exceeds ``ceiling``, however many calls are in flight; None means no ceiling.
 
     A call whose worst case does not fit waits while others are in flight, since they usually cost less than
-    was set aside. Once the ceiling has stopped a call it stops all later ones: what is left out is left out
-    in the order of asking, not by who happens to be cheap.
+    was reserved. Once the ceiling has stopped a call it stops all later ones: calls are left out in the order of
+    the requests, not by how cheap they happen to be.
     """
 
     def __init__(self, ceiling: float | None = None, spent: float = 0.0) -> None:
@@ -91,7 +91,7 @@ class Budget:
 
     @asynccontextmanager
     async def set_aside(self, worst_case: float) -> AsyncIterator[None]:
-        """Holds ``worst_case`` for one call, inside which ``pay`` books what it came to. OverBudget if it cannot."""
+        """Reserves ``worst_case`` for one call; inside, ``pay`` records the actual cost. OverBudget if too much."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._exhausted or self._fits(worst_case) or not self._reserved)
             if self._exhausted or not self._fits(worst_case):
@@ -102,7 +102,7 @@ class Budget:
         try:
             yield
         finally:
-            # Without the condition's lock: nothing is awaited, and a cancelled task must still give its money back.
+            # Without the condition's lock: nothing is awaited, and a cancelled task must still release its reservation.
             self._reserved.remove(worst_case)
             await asyncio.shield(self._tell_waiting())
 
@@ -119,15 +119,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Exponential backoff with jitter; the endpoint's own wish comes first, within reason."""
+    """Exponential backoff with jitter; the endpoint's own Retry-After takes precedence, up to ``max_delay``."""
 
     attempts: int = 5
     first_delay: float = 1.0
-    longest_delay: float = 60.0
+    max_delay: float = 60.0
 
     def delay(self, failures: int, retry_after: float | None, chance: random.Random) -> float:
         """Seconds to wait after the ``failures``-th failure of one call."""
         if retry_after is not None and not math.isnan(retry_after):
-            return min(max(retry_after, 0.0), self.longest_delay)
-        most = min(self.first_delay * 2.0 ** (failures - 1), self.longest_delay)
-        return most * chance.uniform(0.5, 1.0)
+            return min(max(retry_after, 0.0), self.max_delay)
+        delay = min(self.first_delay * 2.0 ** (failures - 1), self.max_delay)
+        return delay * chance.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""The judge that the settings ask for, ready to use."""
+"""Opens the judge that the settings select."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ async def open_judge(
 ) -> AsyncIterator[LlmJudge | OutcomeJudge]:
     """The judge of ``settings``. Without a database its verdicts are kept for this process only.
 
-    ``run_id`` names whose money is spent: what earlier attempts of the run paid counts towards ``--max-cost``.
-    ``purpose`` is part of the verdicts' key: asking under another one asks, and pays, again.
-    With the judge ``beside`` it, the new one shares the ceiling of the cost and of the calls in flight.
+    ``run_id`` is the run that pays: what its earlier attempts spent counts towards ``--max-cost``.
+    ``purpose`` is part of the verdicts' key: the same group under another purpose is judged, and paid for, again.
+    The new judge shares the limits on cost and on calls in flight with the judge given as ``beside``.
     """
     async with AsyncExitStack() as stack:
         store: VerdictStore = MemoryVerdicts()
@@ -77,7 +77,7 @@ async def open_judge(
 
 
 def refuse_unusable(settings: JudgeSettings, secrets: JudgeSecrets) -> None:
-    """ConfigurationError for what can be known to fail before anything is opened, played or paid for."""
+    """ConfigurationError for settings that are certain to fail, before anything is opened, played or paid for."""
     if not uses_llm(settings):
         return
     identity_of(settings)
@@ -95,10 +95,10 @@ def refuse_unusable(settings: JudgeSettings, secrets: JudgeSecrets) -> None:
 
 
 def _key(settings: JudgeSettings, secrets: JudgeSecrets) -> str:
-    """The judge's key without the line break that a secret's file often ends with."""
+    """The judge's key without the line break at the end of many secret files."""
     key = judge_key(secrets, settings.judge_base_url).strip()
     if not (key.isascii() and key.isprintable()):
-        raise ConfigurationError("The judge's key holds a character that no key has: check JUDGE_API_KEY.")
+        raise ConfigurationError("The judge's key contains an invalid character: check JUDGE_API_KEY.")
     return key
 
 
@@ -106,12 +106,12 @@ def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # also for a port that there is not
+    except ValueError:  # also raised for an invalid port
         return False
 
 
 def identity_of(settings: JudgeSettings) -> JudgeIdentity:
-    """Who would judge by which rule, without opening anything."""
+    """Which judge and rubric these settings select, without opening anything."""
     if not uses_llm(settings):
         return IDENTITY
     if not settings.judge_model:
@@ -127,7 +127,7 @@ def identity_of(settings: JudgeSettings) -> JudgeIdentity:
 
 
 def describe(identity: JudgeIdentity) -> str:
-    """The sentence about the judge that every report carries."""
+    """The sentence about the judge in every report."""
     if not identity.is_llm:
         return "Judged offline by realised profit, risk and valid actions: a stand-in, not an LLM."
     return f"Judged by {identity.judge} with the rubric {identity.rubric} (version {identity.rubric_version})."

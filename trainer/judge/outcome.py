@@ -1,8 +1,8 @@
-"""The offline judge: ranks a group by what came of its decisions. Deterministic, free, and not an LLM.
+"""The offline judge: ranks a group by the results of its decisions. Deterministic, free, and not an LLM.
 
 It rewards luck as well as skill, so it is a yardstick and a stand-in. A trajectory's score is the share of its
-decisions that could be carried out, times its place among the group: from 0.25 for the worst to 1 for the
-best, so that a trade that lost is never worse than an action that was invalid.
+decisions that could be executed, times its rank in the group: from 0.25 for the worst to 1 for the
+best, so that a losing trade never scores below an invalid action.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, Judge
 IDENTITY = JudgeIdentity(judge="outcome", rubric="outcome", rubric_version="1", prompt_version="1", is_llm=False)
 
 FLOOR = 0.25
-"""Of the scale for valid decisions: the gap to an invalid one, which gets 0."""
+"""The lowest score of a valid decision: the gap to an invalid one, which gets 0."""
 
 RISK_AVERSION = 2.0
-"""Weight of the square of what was at risk: a stake of the whole balance in a market that moved by 10 % costs 1 %."""
+"""Weight of the squared risk: a stake of the whole balance in a market that moved by 10 % costs 1 %."""
 
 RESOLUTION = 1e-4
-"""Returns closer than this (one basis point of the balance) are the same: fees and rounding are no skill."""
+"""Returns closer than this (one basis point of the balance) count as equal: fees and rounding are not skill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What the offline judge knows of one trajectory."""
+    """What the offline judge knows about one trajectory."""
 
     valid_share: float
-    """Of its decisions."""
+    """Share of its decisions that are valid."""
     excess: float
     """Return on the starting balance in the window, beyond the market's own move."""
     at_risk: float
-    """Share of the balance staked, times the size of the market's moves: the loss it had to be ready for."""
+    """Share of the balance staked, times the size of the market's moves: the possible loss."""
 
     @property
     def utility(self) -> float:
@@ -48,7 +48,7 @@ class Assessment:
 
 @dataclass(slots=True)
 class OutcomeJudge:
-    """Same interface as the LLM judge. With a store its verdicts are kept as well, for the lineage."""
+    """Same interface as the LLM judge. With a store, its verdicts are also kept, for the lineage."""
 
     store: VerdictStore | None = None
     purposes: tuple[str, ...] = DECISIONS
@@ -87,9 +87,9 @@ class OutcomeJudge:
 
 
 def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment | None:
-    """None if the agent traded and what it made can be known neither from its books nor from the prices.
+    """None if the agent traded and its profit follows neither from its accounts nor from the prices.
 
-    Nor can it where the books hold figures without measure.
+    Accounts with absurdly large numbers do not count.
     """
     decisions = [step for step in trajectory.steps if decides(step)]
     valid = sum(is_valid(step) for step in decisions)
@@ -112,7 +112,7 @@ def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment 
 
 
 def scores(assessed: Sequence[Assessment]) -> list[float]:
-    """Each one's place among those with a valid decision, scaled by its share of valid ones."""
+    """Each one's rank among those with a valid decision, scaled by its share of valid ones."""
     levels = [round(assessment.utility / RESOLUTION) for assessment in assessed]
     ranked = [level for level, assessment in zip(levels, assessed, strict=True) if assessment.valid_share > 0]
     return [
@@ -122,7 +122,7 @@ def scores(assessed: Sequence[Assessment]) -> list[float]:
 
 
 def _place(level: int, ranked: Sequence[int]) -> float:
-    """From 0 (below all others) to 1 (above all others); equals share the middle of their places."""
+    """From 0 (below all others) to 1 (above all others); ties share the mean of their ranks."""
     if len(ranked) == 1:
         return 0.5
     below = sum(other < level for other in ranked)

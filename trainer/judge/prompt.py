@@ -1,11 +1,11 @@
-"""The words between us and the judge: the rubric, a group as a prompt, and a reply as scores.
+"""The text exchanged with the judge: the rubric, a group as a prompt, and a reply as scores.
 
-The prompt shows the group in a given order, under ids that mean nothing, within a token budget. The budget is kept by
-water-filling: one length for all observations, as high as fits, so that the longest are shortened first and evenly.
-A decision is never cut; if the decisions alone do not fit, the group is left out as over its context.
+The prompt shows the group in a given order, with meaningless ids, within a token budget. Water-filling keeps the
+budget: all observations get the same maximum length, as high as fits, so that the longest are shortened first and
+evenly. A decision is never cut; if the decisions alone do not fit, the group is left out as too long for the context.
 
-A reply is read strictly as to its content: every id exactly once, every score a finite number in [0, 1]. Its wrapping
-is free: prose or a fence around the JSON object is no fault, since not every endpoint can be told otherwise.
+The content of a reply is checked strictly: every id exactly once, every score a finite number in [0, 1]. Its wrapping
+is not: text or a fence around the JSON object is accepted, since not every endpoint can be told to omit it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FOLDER = Path(__file__).parent / "rubrics"
 _VERSION_LINE = re.compile(r"\Aversion:\s*(?P<version>[\w.-]{1,20})\s*\n", re.IGNORECASE)
 
 PROMPT_VERSION = "1"
-"""Counts up with any change of what the judge is told here or in ``view``; part of every verdict's key."""
+"""Incremented with any change of what the judge reads, here or in ``view``; part of every verdict's key."""
 
 _ID_LENGTH = 8
-_LEAST = 80  # thirds of a token of a shortened observation: the note of how much was left out
-_LONGEST_FAULT = 200
+_MIN_SHORTENED = 80  # thirds of a token in a shortened observation: the note of how much was left out
+_MAX_FAULT = 200
 
 _RULES = """You judge how autonomous agents decided. After the fact you are told what really happened; they were not.
 
@@ -75,17 +75,17 @@ SCHEMA: dict[str, Any] = {
     "required": ["scores"],
     "additionalProperties": False,
 }
-"""Of a reply. The same for every call, since endpoints compile a new schema slowly; ids are checked by ``parse``."""
+"""Schema of a reply. The same for every call, since endpoints are slow to compile a new one; ``parse`` checks ids."""
 
-_LONGEST_EXPLANATION = 2_000
+_MAX_EXPLANATION = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
     """What a good decision is, in words: Markdown with an optional first line ``version: N``.
 
-    Its version, which is part of every verdict's key, is the declared one and a hash of the text: an edit that
-    forgets to count up still is a new rubric.
+    Its version, which is part of every verdict's key, is the declared one and a hash of the text: an edit without a
+    new version number is still a new rubric.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Rubric:
 
 
 def load_rubric(name_or_file: str) -> Rubric:
-    """A built-in rubric by its name, or the user's own by its path."""
+    """A built-in rubric by name, or the user's own by path."""
     built_in = FOLDER / f"{name_or_file}.md"
     is_name = re.fullmatch(r"[\w-]+", name_or_file) is not None and built_in.is_file()
     path = built_in if is_name else Path(name_or_file)
@@ -125,14 +125,14 @@ class Prompt:
     system: str
     user: str
     ids: tuple[str, ...]
-    """Id of each trajectory, in the view's order (not the order shown)."""
+    """Id of each trajectory, in the view's order (not in the order shown)."""
     prompt_hash: str
-    """Of the prompt with the ids numbered: the same question has the same hash under other ids."""
+    """Hash of the prompt with numbers for ids, so that the same question has the same hash with other ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedGroup:
-    """A view whose prompt is within the budget, and what that took."""
+    """A view whose prompt fits the budget, and how it was shortened."""
 
     view: GroupView
     system: str
@@ -144,23 +144,23 @@ class FittedGroup:
     characters_cut: int
 
     def prompt(self, order: Sequence[int], nonce: bytes, fault: str | None = None) -> Prompt:
-        """The question with the trajectories in ``order``, under ids from ``nonce``; names the last reply's fault."""
+        """The question with the trajectories in ``order``, with ids from ``nonce`` and the last reply's ``fault``."""
         ids = tuple(_opaque_id(nonce, number) for number in range(len(self.bodies)))
         shown = [self.bodies[place] for place in order]
         truth = self.view.ground_truth
         numbered = _user_message(truth, [str(number) for number in range(len(shown))], shown)
         user = _user_message(truth, [ids[place] for place in order], shown)
         if fault is not None:
-            user += "\n\n" + _AGAIN.format(fault=fault[:_LONGEST_FAULT])
+            user += "\n\n" + _AGAIN.format(fault=fault[:_MAX_FAULT])
         digest = hashlib.blake2b(f"{self.system}\x1f{numbered}".encode(), digest_size=16).hexdigest()
         return Prompt(system=self.system, user=user, ids=ids, prompt_hash=digest)
 
 
 def fit(view: GroupView, rubric: Rubric, context_tokens: int) -> FittedGroup:
-    """The view within ``context_tokens``. OverContext if its decisions do not fit."""
+    """The view shortened to ``context_tokens``. OverContext if its decisions do not fit."""
     system = _RULES.format(rubric=rubric.text, count=len(view.trajectories))
     blank = ["x" * _ID_LENGTH] * len(view.trajectories)
-    frame = system + _user_message(view.ground_truth, blank, [""] * len(blank)) + _AGAIN + "0" * _LONGEST_FAULT
+    frame = system + _user_message(view.ground_truth, blank, [""] * len(blank)) + _AGAIN + "0" * _MAX_FAULT
     room = context_tokens * THIRDS_PER_TOKEN - thirds(frame)
     observed = [[step.saw for step in trajectory.steps] for trajectory in view.trajectories]
     fitted = observed
@@ -188,11 +188,11 @@ def _shortened(view: GroupView, observed: list[list[str]], room: int) -> list[li
 
 
 def water_level(sizes: Sequence[int], room: int) -> int:
-    """The greatest length L with ``sum(min(size, L)) <= room``: what is shorter keeps all, the rest gets L each.
+    """The greatest length L with ``sum(min(size, L)) <= room``: shorter texts stay whole, the others get L each.
 
-    OverContext if not even the note of what was left out would fit for each.
+    OverContext if there is not even room for each one's note of what was left out.
     """
-    if sum(min(size, _LEAST) for size in sizes) > room:
+    if sum(min(size, _MIN_SHORTENED) for size in sizes) > room:
         raise OverContext
     left = room
     for position, size in enumerate(sorted(sizes)):
@@ -200,11 +200,11 @@ def water_level(sizes: Sequence[int], room: int) -> int:
         if size > share:
             return share
         left -= size
-    return max(sizes, default=_LEAST)
+    return max(sizes, default=_MIN_SHORTENED)
 
 
 def shorten(text: str, level: int) -> str:
-    """``text`` with a size of at most ``level`` as escaped JSON: its beginning and end, and how much is missing."""
+    """``text`` cut to at most ``level`` as escaped JSON: its beginning, how much was left out, and its end."""
     if thirds(encode(text)) <= level:
         return text
     kept, most = 0, len(text)
@@ -218,16 +218,16 @@ def shorten(text: str, level: int) -> str:
 
 
 def _with_gap(text: str, kept: int) -> str:
-    """``text`` with only ``kept`` characters: two thirds from its beginning, a third from its end."""
+    """``text`` cut to ``kept`` characters: two thirds from its beginning, one third from its end."""
     head = -(-2 * kept // 3)
     tail = kept - head
     return f"{text[:head]} [{len(text) - kept} characters left out] {text[len(text) - tail :]}".strip()
 
 
 def orders(count: int, number: int, key: str) -> list[list[int]]:
-    """``number`` ways to list ``count`` trajectories: a shuffle, its reverse, then others, all from ``key``.
+    """``number`` orders of ``count`` trajectories: a shuffle, its reverse, then other shuffles, all seeded by ``key``.
 
-    All differ as long as there are that many; a judge that favours a place is heard from both ends first.
+    All differ as long as there are enough orders; the reverse comes second to cancel a judge's bias for a position.
     """
     chance = random.Random(key)
     first = list(range(count))
@@ -256,7 +256,7 @@ def _opaque_id(nonce: bytes, number: int) -> str:
 class BadReply(ValueError):
     """The reply cannot be used; the message says why in a few words.
 
-    It never quotes the reply: it is sent back to the judge and written to the log.
+    The message never quotes the reply: it is sent back to the judge and written to the log.
     """
 
 
@@ -267,7 +267,7 @@ class Score:
 
 
 def parse(text: str, ids: Sequence[str]) -> list[Score]:
-    """One score for each of ``ids``, in their order whatever order the judge chose. BadReply otherwise."""
+    """One score for each of ``ids``, in their order, whatever order the judge used. BadReply otherwise."""
     entries = _first_object(text).get("scores")
     if not isinstance(entries, list):
         raise BadReply("there is no list named scores")
@@ -297,11 +297,11 @@ def _checked(score: object) -> float:
 
 
 def _explanation(text: object) -> str:
-    return clean(text)[:_LONGEST_EXPLANATION] if isinstance(text, str) else ""
+    return clean(text)[:_MAX_EXPLANATION] if isinstance(text, str) else ""
 
 
 def _first_object(text: str) -> dict[str, Any]:
-    """The first JSON object in ``text`` that speaks of scores; a judge may think aloud, in JSON too, before it."""
+    """The first JSON object in ``text`` with scores; a judge may reason before it, in JSON too."""
     decoder = json.JSONDecoder(parse_constant=_not_a_number, object_pairs_hook=_without_repeats)
     start, first = text.find("{"), None
     while start >= 0:
@@ -309,7 +309,7 @@ def _first_object(text: str) -> dict[str, Any]:
             value, end = decoder.raw_decode(text, start)
         except BadReply:
             raise
-        except (ValueError, RecursionError):  # no JSON, or a number of thousands of digits
+        except (ValueError, RecursionError):  # not JSON, or a number with thousands of digits
             end = start + 1
         else:
             if "scores" in value:

@@ -1,8 +1,8 @@
 """The LLM judge: RULER with the ground truth.
 
-A group is asked about in several orders, each under new ids; the scores are matched by id, checked and
-averaged. An answer that cannot be used is asked for once more, naming its fault; a call that fails is made
-again later. What then still fails is a failure with its reason: there is no default score.
+Each group is judged in several orders, each with new ids; the scores are matched by id, checked and averaged. If a
+reply cannot be used, the judge is told why and asked once more; a failed call is retried later. If that fails too, the
+result is a failure with its reason: there is no default score.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, Judge
 
 logger = logging.getLogger(__name__)
 
-_ASKED = 2  # times for one usable answer
-_POLL_SECONDS = 0.5  # for a verdict that another process is paying for
+_MAX_REPLIES = 2  # requested for one usable reply
+_POLL_SECONDS = 0.5  # while another process requests the verdict
 
 
 class _NoVerdict(Exception):
@@ -50,7 +50,7 @@ class _Bill:
 
 @dataclass(slots=True)
 class LlmJudge:
-    """Judges groups over ``endpoint``. Safe to call many times at once; made by ``open_judge``."""
+    """Judges groups through ``endpoint``. Calls may be concurrent; created by ``open_judge``."""
 
     identity: JudgeIdentity
     rubric: Rubric
@@ -62,23 +62,23 @@ class LlmJudge:
     price: Price | None
     budget: Budget
     limiter: Limiter
-    """Of calls in flight."""
+    """Limits the calls in flight."""
     claims: Limiter
-    """Of questions that are prepared, asked or stored: enough that a free call never waits for a prompt, and not
-    all there are, so that another host finds unclaimed ones."""
+    """Limits the questions being prepared, asked or stored: enough that a free slot never waits for a prompt, but not
+    all of them, so that another host finds unclaimed ones."""
     retry: Retry
     purposes: tuple[str, ...] = DECISIONS
-    """Of the calls that decide."""
+    """The purposes of the calls that make decisions."""
     purpose: str = ""
-    """Part of the key: the same group under another purpose is asked about again."""
+    """Part of the key: the same group under another purpose is judged again."""
     usage: JudgeUsage = field(default_factory=JudgeUsage)
     _stopped_by: HindsightError | None = None
     _undercount: float = 1.0
-    """How many times our estimate of a prompt the endpoint has counted, at most."""
+    """The largest ratio so far of the endpoint's count of prompt tokens to our estimate."""
     _chance: random.Random = field(default_factory=random.Random)
 
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
-        """One verdict for each trajectory, or why there is none. Raises only what makes all judging pointless."""
+        """One verdict per trajectory, or why there is none. Raises only errors that make all judging pointless."""
         view = view_of(group, self.purposes)
         key = view.key(self.identity, self.purpose)
         bill = _Bill()
@@ -114,9 +114,9 @@ class LlmJudge:
             raise _NoVerdict(Reason.OVER_CONTEXT, detail) from None
         if fitted.shortened:
             self.usage.count_cut(fitted.shortened, fitted.characters_cut)
-        # Not from ``key``: under another purpose the very same question is asked again.
+        # Not from ``key``: under another purpose exactly the same question is asked again.
         listings = orders(len(view.trajectories), self.orders, view.key(self.identity))
-        # All orders are heard to the end, also when one of them fails: their calls are paid for.
+        # Wait for all orders, even if one of them fails: their calls are paid for.
         where = (view.group.window_id, view.group.group_id)
         heard = await asyncio.gather(
             *(
@@ -131,7 +131,7 @@ class LlmJudge:
         return {number: result for number, result in zip(missing, heard, strict=True) if isinstance(result, Judgement)}
 
     async def _settle(self, question: JudgeQuestion, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
-        """Ask, unless another process is asking: then wait for its verdict, or for its claim to run out."""
+        """Ask, unless another process is asking: then wait for its verdict, or for its claim to expire."""
         while True:
             async with self.claims.slot():
                 is_ours, known = await self.store.claim(question)
@@ -147,7 +147,7 @@ class LlmJudge:
 
     async def _ask(self, question: JudgeQuestion, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
         fault: str | None = None
-        for _ in range(_ASKED):
+        for _ in range(_MAX_REPLIES):
             asked = fitted.prompt(listing, secrets.token_bytes(16), fault)
             answer = await self._answer(question, asked, fitted, bill)
             cost = self._cost(answer.prompt_tokens, answer.completion_tokens)
@@ -185,7 +185,7 @@ class LlmJudge:
         raise _NoVerdict(Reason.JUDGE_BAD_REPLY, f"the judge's reply could not be used: {fault}")
 
     async def _answer(self, question: JudgeQuestion, asked: Prompt, fitted: FittedGroup, bill: _Bill) -> JudgeReply:
-        """The endpoint's answer, after as many tries as the rule allows. Every failed call is recorded here."""
+        """The endpoint's answer, after as many attempts as the rule allows. Every failed call is recorded here."""
         failures = 0
         while True:
             started = float("inf")
@@ -209,7 +209,7 @@ class LlmJudge:
                 detail = f"one more call could exceed --max-cost {self.budget.ceiling:g} dollars"
                 raise _NoVerdict(Reason.OVER_BUDGET, detail) from None
             except CallFailed as failure:
-                # First what the calls that wait for this slot must know, then what can take a moment.
+                # First what the calls that wait for this slot must know, then the slower recording.
                 self._stopped_by = self._stopped_by or failure.fatal
                 if failure.result is CallResult.BUSY:
                     self.limiter.busy(started)
@@ -222,14 +222,14 @@ class LlmJudge:
                     continue
                 failures += 1
                 if failures >= self.retry.attempts:
-                    detail = f"no answer after {failures} tries: {failure.fault}"
+                    detail = f"no answer after {failures} attempt{'s' if failures != 1 else ''}: {failure.fault}"
                     raise _NoVerdict(Reason.JUDGE_UNAVAILABLE, detail) from failure
                 await asyncio.sleep(self.retry.delay(failures, failure.retry_after, self._chance))
 
     async def _record_failure(
         self, question: JudgeQuestion, asked: Prompt, fitted: FittedGroup, failure: CallFailed, bill: _Bill
     ) -> None:
-        """A call that may have been worked on may be billed: where the endpoint does not say, at our estimate."""
+        """Record a failed call. If it may be billed and the endpoint reports no usage, our estimate counts."""
         call = Call(failure.result, asked.prompt_hash, failure.latency_ms, fault=failure.fault)
         if failure.used is not None:
             call = replace(call, prompt_tokens=failure.used.prompt, completion_tokens=failure.used.completion)
@@ -253,7 +253,7 @@ class LlmJudge:
 
 
 def _verdicts(view: GroupView, judgements: Sequence[Judgement]) -> tuple[Verdict, ...]:
-    """Average over the orders, by content: stored scores may be of the same content under other trajectory ids."""
+    """Average over the orders, by content: stored scores may belong to the same content with other trajectory ids."""
     columns = [
         sorted(judgement.scores, key=lambda scored: (scored.content, scored.trajectory_id)) for judgement in judgements
     ]

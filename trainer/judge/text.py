@@ -1,14 +1,14 @@
-"""Text of agents, made harmless for a prompt, and its size: data that can be read, never structure that is obeyed.
+"""Makes agents' text safe for a prompt, so that it is read as data and never as structure, and estimates its size.
 
-Everything an agent wrote or chose goes to the judge inside a JSON string. On top of JSON's own quoting,
+Everything an agent wrote or chose goes to the judge inside a JSON string. In addition to JSON's own quoting,
 ``<``, ``>``, ``&``, backticks and chat-template brackets are written as ``\\uXXXX``, so that no text can
-close our tags, open a trajectory or start a system turn; what cannot be seen (control, bidi, zero-width,
-private and unpaired characters) is removed, and look-alikes of ASCII are folded into it first.
+close our tags, open a trajectory or start a system turn; invisible characters (control, bidi, zero-width,
+private and unpaired ones) are removed, and characters that look like ASCII are converted to it first.
 
-Tokens are estimated, since the judge's tokenizer is not known and its budget must hold anyway. The estimate is on the
-safe side of the common tokenizers, in thirds of a token: a small letter or a blank is one third (English takes a
-quarter of a token each), a capital two, a digit or a sign a whole token, since many tokenizers split them, a byte of
-another script two thirds. Only random letters take more.
+Tokens are estimated, since the judge's tokenizer is unknown and the budget must hold anyway. The estimate is higher
+than the count of common tokenizers, in thirds of a token: a lower-case letter or a space is one third (in English each
+takes a quarter of a token), a capital two, a digit or a punctuation mark a whole token, since many tokenizers split
+them, and a byte of another script two thirds. Only random letters take more.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _TEMPLATE_BRACKET = re.compile(r"\[(?=/?[A-Z_]{3,}\])")
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
-_DEEPEST = 50  # levels of nesting: no decision needs more, and what an agent chose must not exhaust the stack
-_DIGITS = 6  # of a number, so that 0.1 + 0.2 costs no seventeen characters
+_MAX_DEPTH = 50  # levels of nesting: no decision needs more, and an agent's data must not exhaust the stack
+_DIGITS = 6  # of a number, so that 0.1 + 0.2 does not take seventeen characters
 
 
 def clean(text: str) -> str:
-    """``text`` as a person would see it: one kind of line break, no run of blanks, nothing invisible."""
+    """``text`` as a person would see it: one kind of line break, no runs of spaces, no invisible characters."""
     text = text.strip()
     if _is_clean(text):
         return text
@@ -50,19 +50,19 @@ def clean(text: str) -> str:
 
 
 def encode(value: Any) -> str:
-    """``value`` as JSON that is safe between our tags. Decodes to the cleaned value."""
+    """``value`` as JSON that is safe between our tags. It decodes to the cleaned value."""
     return escape(_JSON.encode(_cleaned(value)))
 
 
 def escape(encoded: str) -> str:
-    """JSON text with every character that could be structure outside it written as an escape."""
+    """JSON text in which every character that could act as structure in the prompt is escaped."""
     for character, written in _STRUCTURE.items():
         encoded = encoded.replace(character, written)
     return _TEMPLATE_BRACKET.sub(r"\\u005b", encoded)
 
 
 def _is_clean(text: str) -> bool:
-    """A quick look that most text passes: printable ASCII with single blanks and line breaks between words."""
+    """A quick check that most text passes: printable ASCII with single spaces and line breaks between words."""
     flat = text.replace("\n", " ")
     return flat.isascii() and flat.isprintable() and "  " not in flat
 
@@ -77,7 +77,7 @@ def _cleaned(value: Any, depth: int = 0) -> Any:
             return None
         rounded = float(f"{value:.{_DIGITS}g}") if abs(value) < 10**_DIGITS else round(value, 2)
         return int(rounded) if rounded.is_integer() else rounded
-    if depth == _DEEPEST and isinstance(value, (dict, list, tuple)):
+    if depth == _MAX_DEPTH and isinstance(value, (dict, list, tuple)):
         return "nested too deeply"
     if isinstance(value, dict):
         return _cleaned_object(value, depth)
@@ -87,7 +87,7 @@ def _cleaned(value: Any, depth: int = 0) -> Any:
 
 
 def _cleaned_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
-    """Names that are the same once cleaned are told apart by a number: no value may hide behind another."""
+    """Names that become equal by cleaning get a number each, so that no value hides another."""
     shown: dict[str, Any] = {}
     times: Counter[str] = Counter()
     for key, part in value.items():
@@ -107,8 +107,8 @@ _OTHER_SCRIPTS = bytes(range(128, 256))
 
 
 def thirds(text: str) -> int:
-    """The size of ``text`` in thirds of a token, the unit in which a prompt is fitted to its budget."""
-    encoded = text.encode(errors="replace")  # a reply may hold half of a surrogate pair
+    """The size of ``text`` in thirds of a token, the unit used to fit a prompt into its budget."""
+    encoded = text.encode(errors="replace")  # a reply may contain an unpaired surrogate
     not_light = encoded.translate(None, _LIGHT)
     signs = len(not_light.translate(None, _CAPITALS + _OTHER_SCRIPTS))
     return len(encoded) + len(not_light) + signs

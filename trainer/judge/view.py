@@ -1,11 +1,11 @@
-"""What the judge is shown of a group: the ground truth once, and each agent's hour in brief.
+"""What the judge is shown of a group: the ground truth once, and a summary of each agent's hour.
 
-A view is the whole truth about a group before any shortening, in an order that does not depend on how the
-group was listed. It is hashed for the verdict's key, so a change that the judge could see is a new key.
-Names of agents are never shown: a judge that knows who decided can play favourites.
+A view is the complete information about a group before any shortening, in an order that does not depend on how the
+group was listed. It is hashed for the verdict's key, so any change that the judge could see gives a new key.
+Names of agents are never shown: a judge that knows who decided can be biased.
 
-What came of a decision is read off the action and the window's outcomes. Games name their actions and parameters
-differently (``BUY``, ``OPEN_LONG``, ``TRADE`` with a ``side``); what cannot be read is left unknown, never assumed.
+The result of a decision follows from the action and the window's outcomes. Games name their actions and parameters
+differently (``BUY``, ``OPEN_LONG``, ``TRADE`` with a ``side``); what cannot be read stays unknown and is never assumed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainer.judge.text import clean, encode
 from trainer.types import Group, JudgeIdentity
 
 NEWS_SHOWN = 12
-"""Most headlines of one stock in the ground truth, the earliest first."""
+"""Maximum number of headlines per stock in the ground truth, the earliest first."""
 
 _UNFINISHED = "PENDING"
 _FOR = frozenset({"BUY", "LONG", "YES", "UP"})
@@ -42,26 +42,26 @@ _SIDE = ("side", "direction", "outcome", "prediction", "position")
 _AMOUNT = ("amount", "value", "usd", "cost", "collateral", "size")
 _PERCENT = ("percent", "percentage", "sizePercent", "size_percent")
 _SHARE = ("fraction", "share")
-_LARGEST = 1e15  # beyond it, as with NaN, a figure of an agent's means nothing
+_MAX_NUMBER = 1e15  # an agent's number beyond this is as meaningless as NaN
 _PRICE = ("price", "executionPrice", "entryPrice", "avgPrice", "fillPrice")
 
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """One stake that was taken. ``direction`` is +1 for the market (long, yes), -1 against it."""
+    """One stake that an agent took. ``direction`` is +1 for the market (long, yes), -1 against it."""
 
     market: str
     direction: int
     share: float | None
-    """Of the balance the agent started the window with; None if the size cannot be read."""
+    """Share of the balance at the start of the window; None if the size cannot be read."""
     gain: float | None
-    """Return of the stake by the end of the window, as a fraction; None if it cannot be known."""
-    came_of_it: str
+    """Return of the stake by the end of the window, as a fraction; None if it is unknown."""
+    result: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One decision. Only ``saw`` may be shortened; the rest, as escaped JSON, is shown as it is."""
+    """One decision. Only ``saw`` may be shortened; the rest, as escaped JSON, is shown unchanged."""
 
     saw: str
     decision: str
@@ -79,7 +79,7 @@ class TrajectoryView:
     summary: str
     steps: tuple[StepView, ...]
     whole: str
-    """All of it as escaped JSON, nothing shortened."""
+    """The whole trajectory as escaped JSON, nothing shortened."""
     digest: str
 
     def shown(self, observations: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ class GroupView:
     trajectories: tuple[TrajectoryView, ...]
 
     def key(self, identity: JudgeIdentity, purpose: str = "") -> str:
-        """What a verdict on this group is stored under, together with the number of the order."""
+        """The key of a verdict on this group, together with the number of the order."""
         parts = [view.digest for view in self.trajectories]
         parts += [_digest(self.ground_truth), identity.judge, identity.rubric, identity.rubric_version]
         parts += [identity.prompt_version, purpose]
@@ -106,25 +106,25 @@ class GroupView:
 
 
 def view_of(group: Group, purposes: Collection[str] = DECISIONS) -> GroupView:
-    """The group as the judge is shown it; ``purposes`` are those of the calls that decide."""
+    """The group as the judge sees it; ``purposes`` are those of the calls that make decisions."""
     views = [_trajectory_view(trajectory, group.outcomes, purposes) for trajectory in group.trajectories]
     views.sort(key=lambda view: (view.digest, view.trajectory.trajectory_id))
     return GroupView(group=group, ground_truth=encode(_ground_truth(group)), trajectories=tuple(views))
 
 
 def decision_call(step: Step, purposes: Collection[str]) -> LLMCall | None:
-    """The model call that made the step's decision: the last one of ``purposes``, else the last one."""
+    """The model call that made the step's decision: the last one with one of ``purposes``, else the last one."""
     candidates = [call for call in step.llm_calls if call.purpose in purposes] or step.llm_calls
     return candidates[-1] if candidates else None
 
 
 def is_valid(step: Step) -> bool:
-    """Whether the step's decision could be carried out."""
+    """Whether the step's decision could be executed."""
     return step.action is not None and step.action.kind != _UNFINISHED and step.action.failure is None
 
 
 def decides(step: Step) -> bool:
-    """Whether a decision was due in this step at all; a bare record of the books is none."""
+    """Whether this step contains a decision at all; a mere record of the accounts does not."""
     return step.action is not None or bool(step.llm_calls)
 
 
@@ -192,12 +192,12 @@ def _step_view(
     else:
         stake = stake_of(action, trajectory, outcomes)
         if stake is not None:
-            decision["came_of_it"] = stake.came_of_it
+            decision["came_of_it"] = stake.result
     return StepView(saw=_observation(call), decision=encode(decision))
 
 
 def _observation(call: LLMCall | None) -> str:
-    """The last thing the model was told before it decided; instructions and worked examples come earlier."""
+    """The last message to the model before it decided; instructions and worked examples come earlier."""
     if call is None:
         return ""
     told = [message for message in call.chat() if message.role in ("user", "tool")]
@@ -250,7 +250,7 @@ def _stock(stock: StockOutcome) -> dict[str, Any]:
 
 
 def _game_knowledge(trajectories: Sequence[AgentTrajectory]) -> dict[str, Any]:
-    """What the game logged of its hidden state, merged over the group: it describes one and the same hour."""
+    """What the game logged about its hidden state, merged over the group: all of it describes the same hour."""
     merged: dict[str, Any] = {}
     for trajectory in sorted(trajectories, key=lambda trajectory: trajectory.content_hash):
         for name, value in (trajectory.ground_truth or {}).items():
@@ -293,7 +293,7 @@ def _in_prediction(market_id: str, direction: int, share: float | None, outcomes
 
 
 def _direction(words: set[str], parameters: Mapping[str, Any]) -> int | None:
-    """``side`` and its kin decide; else the action's name. Buying ``NO`` is a stake against the market."""
+    """``side`` and similar parameters decide, else the action's name. Buying ``NO`` is a stake against the market."""
     side = (_text(parameters, _SIDE) or "").strip().upper()
     for named in ({side}, words):
         if named & _AGAINST:
@@ -332,6 +332,6 @@ def _number(values: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
                 value = float(value.strip().rstrip("%"))
             except ValueError:
                 continue
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER:
             return abs(float(value))
     return None

@@ -58,7 +58,7 @@ async def test_scores_and_explanations_are_shown_for_one_window(database: Databa
     assert "0.66 ±0.00  Agent-3  P&L +20.00" in done.stdout
     assert "It earned 0.6624" in done.stdout
     assert "Judged by judge with the rubric trading" in done.stdout
-    assert "1 groups judged (0 from earlier verdicts), failed: none; 2 calls, 2,200 tokens, $0.0040" in done.stdout
+    assert "1 group judged (0 from earlier verdicts), failed: none; 2 calls, 2,200 tokens, $0.0040" in done.stdout
 
 
 async def test_json_has_every_window_in_order_with_what_was_left_out(database: Database, run: Run) -> None:
@@ -141,7 +141,7 @@ async def test_a_judge_that_fails_too_often_ends_with_exit_4_and_no_score(databa
         done = await run("--write-back", "--judge-orders", "1", server=server)
     assert done.returncode == 4
     assert "judge_bad_reply" in done.stdout
-    assert "error: The judge failed on 1 of 1 groups" in done.stderr
+    assert "error: The judge failed on 1 of 1 group" in done.stderr
     assert await database.pool.fetchval('SELECT count(*) FROM trajectories WHERE "aiJudgeReward" IS NOT NULL') == 0
 
 

@@ -237,7 +237,7 @@ async def test_evidence_against_anything_but_what_the_agents_use_now_promotes_no
     await _publish(database, tmp_path, points[1])
     evaluation = replace(make_evaluation(3), incumbent=None if compared_with is None else compared_with.as_release())
     await save(database, evaluation)
-    with pytest.raises(IncumbentChanged, match="it is hindsight@step2 now: evaluate hindsight@step3 again"):
+    with pytest.raises(IncumbentChanged, match="and is hindsight@step2 now: evaluate hindsight@step3 again"):
         await _publish(database, tmp_path, points[2], evaluation=evaluation)
     assert await _models(database) == {"hindsight@step2": "deployed"}
     await _publish(database, tmp_path, points[2], evaluation=evaluation, forced=True)

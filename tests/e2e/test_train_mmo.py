@@ -220,7 +220,7 @@ async def test_a_damaged_checkpoint_is_set_aside_and_its_windows_are_trained_aga
 
     code, output = await command.run(*ON_LOG, "--min-windows", "1")
     assert code == 0, output
-    assert "going on from step 2" in output
+    assert "continuing from step 2" in output
     assert await trained(database) == dict.fromkeys(ids, 1)
     steps = await database.pool.fetch("SELECT step FROM hindsight.checkpoints ORDER BY step")
     assert [row["step"] for row in steps] == [1, 2, 3]

@@ -31,7 +31,7 @@ from trainer.train.backends.art_interface import import_art
 from trainer.train.backends.remote_job import Pace, Receipt
 from trainer.train.backends.serverless import ServerlessBackend
 
-PACE = Pace(first_pause=0.02, longest_pause=0.1, request=5, patience=2, opening=1, checkpoint_grace=0.3)
+PACE = Pace(first_pause=0.02, max_pause=0.1, request=5, patience=2, opening=1, checkpoint_grace=0.3)
 
 
 class Ledger:
@@ -179,7 +179,7 @@ async def test_without_a_tokenizer_mere_text_is_left_out_with_its_reason(server:
 
 async def test_a_refused_key_is_one_sentence_without_the_key(server: WandbServer) -> None:
     wrong = backend_for(server, wandb_api_key=SecretStr("wrong-key-1234"))
-    with pytest.raises(ConfigurationError, match="WANDB_API_KEY was refused") as refused:
+    with pytest.raises(ConfigurationError, match="W&B refused WANDB_API_KEY") as refused:
         await wrong.open()
     assert "wrong-key-1234" not in str(refused.value)
 

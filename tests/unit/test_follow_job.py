@@ -15,7 +15,7 @@ import pytest
 from data_bridge.errors import BackendError
 from trainer.train.backends.remote_job import Fate, Pace, Receipt, fate_of, follow_job
 
-PACE = Pace(first_pause=0.001, longest_pause=0.001, patience=0.05)
+PACE = Pace(first_pause=0.001, max_pause=0.001, patience=0.05)
 REQUEST = httpx.Request("POST", "http://wandb.test")
 
 

@@ -55,7 +55,7 @@ def test_a_tracker_that_cannot_start_is_a_warning(caplog: pytest.LogCaptureFixtu
 def test_a_tracker_that_hangs_does_not_hold_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tracking, "_LONGEST_FINISH", 0.1)
+    monkeypatch.setattr(tracking, "_MAX_FINISH_SECONDS", 0.1)
     tracker = Tracker(lambda: time.sleep(30))
     started = time.monotonic()
     tracker.log(1, {"reward": 1.0})

@@ -1,4 +1,4 @@
-"""What happens to a group when its verdict is in: counted, and kept if it has something to teach."""
+"""What happens to a group once it is judged: it is counted, and kept if it has a training signal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.types import MIN_GROUP, JudgedGroup, JudgeFailure
 
 @dataclass
 class VerdictStage:
-    """Takes verdicts in order and remembers which windows came to something."""
+    """Receives verdicts in order and remembers which windows yielded a group."""
 
     settings: SelectionSettings
     failures: FailurePolicy
@@ -26,7 +26,7 @@ class VerdictStage:
     ledger: Ledger
     progress: Progress
     left_out: Counter[Reason] = field(default_factory=Counter)
-    """Why trajectories of planned groups are not trained, as far as the judge decides it."""
+    """Why trajectories of planned groups are not trained, where that depends on the judge."""
 
     def __post_init__(self) -> None:
         self._tally = FailureTally(failed=self.progress.groups_failed)
@@ -34,7 +34,7 @@ class VerdictStage:
         self._with_signal: set[str] = set()
 
     async def accept(self, verdict: JudgedGroup | JudgeFailure) -> JudgedGroup | None:
-        """The group as it is to be trained, or None if it is left out. JudgeError when too many have failed."""
+        """The group to train, or None if it is left out. JudgeError if too many have failed."""
         self.progress.cost_usd += verdict.cost_usd
         if isinstance(verdict, JudgeFailure):
             await self._exclude(verdict, verdict.reason, verdict.detail)
@@ -77,29 +77,29 @@ def spread(scores: Sequence[float]) -> float:
 
 
 def advantages(scores: Sequence[float], *, scale: bool = False) -> list[float]:
-    """GRPO's advantages as ART computes them: score minus the group's mean, if ``scale`` by its standard deviation."""
+    """GRPO's advantages as ART computes them: score minus the group's mean; ``scale`` divides by the deviation."""
     mean = sum(scores) / len(scores)
     divisor = pstdev(scores) + 1e-6 if scale else 1.0
     return [(score - mean) / divisor for score in scores]
 
 
 def parse_rule(text: str | None) -> int | None:
-    """How many trajectories of a group ``--select max-variance N`` keeps; None keeps all.
+    """The number of trajectories per group that ``--select max-variance N`` keeps; None keeps all.
 
-    ConfigurationError for another rule.
+    ConfigurationError for any other rule.
     """
     if text is None:
         return None
     match = _RULE.fullmatch(text.strip())
     if match is None or int(match[1]) < MIN_GROUP:
-        raise ConfigurationError(f"--select: write `max-variance N` with N of at least {MIN_GROUP} (got {text!r}).")
+        raise ConfigurationError(f"--select: write `max-variance N` with N at least {MIN_GROUP} (got {text!r}).")
     return int(match[1])
 
 
 def most_telling(scores: list[float], number: int) -> list[int]:
     """Indices of the ``number`` scores with the largest variance, in their order.
 
-    The best subset always consists of the k lowest and the rest highest, so only those need to be tried.
+    The best subset always consists of the k lowest scores and the rest from the top, so only those are tried.
     """
     if number >= len(scores):
         return list(range(len(scores)))
@@ -117,7 +117,7 @@ def most_telling(scores: list[float], number: int) -> list[int]:
 
 
 def select(judged: JudgedGroup, number: int | None) -> tuple[JudgedGroup, tuple[Exclusion, ...]]:
-    """``judged`` with its ``number`` most telling members, and the others as exclusions."""
+    """``judged`` reduced to the ``number`` members with the largest variance, and the others as exclusions."""
     if number is None or number >= len(judged.verdicts):
         return judged, ()
     kept = [judged.verdicts[index] for index in most_telling(judged.scores, number)]

@@ -1,9 +1,9 @@
 """After a crash or a damaged disk: make the ledger and the backend agree before anything is trained.
 
-The backend is asked before anything is trained again. Either it has a durable checkpoint for the batch, then its
-books are written now from what was stored when it was prepared; or it never took the batch, then the batch is
-closed as failed and its trajectories are free. A checkpoint that the ledger knows and the backend no longer has is
-lost: the model goes on from the last good one, and what was trained into the lost one is trained again.
+The backend is asked before anything is trained again. If it has a durable checkpoint for the batch, the batch is
+recorded now from what was stored when it was prepared. If it never took the batch, the batch is closed as failed and
+its trajectories are free again. A checkpoint that the ledger knows and the backend no longer has is lost: training
+continues from the last good one, and what was trained into the lost one is trained again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 async def needs_mending(ledger: Ledger, model: str) -> bool:
-    """Whether the ledger alone shows that the backend must be asked before a run is planned. Loads nothing."""
+    """Whether the backend must be asked before a run is planned, as far as the ledger alone shows. Loads nothing."""
     if await ledger.unfinished_batch(model) is not None:
         return True
     newest = await ledger.newest_checkpoint(model)
@@ -32,7 +32,7 @@ async def needs_mending(ledger: Ledger, model: str) -> bool:
 
 
 async def mend(ledger: Ledger, lock: ModelLock, backend: TrainingBackend, stop_on: Sequence[str]) -> list[str]:
-    """Settle what is unfinished, then forget what is lost. Returns a sentence about each thing that was done."""
+    """Settle the unfinished batch, then forget lost checkpoints. Returns a sentence about each thing done."""
     done = (await settle_unfinished(ledger, lock, backend, stop_on), await forget_lost_steps(ledger, lock, backend))
     return [sentence for sentence in done if sentence is not None]
 
@@ -42,12 +42,12 @@ async def settle_unfinished(
 ) -> str | None:
     """Settle the one batch that may be unfinished. Returns a sentence about it, or None if there was none.
 
-    A step that is settled is reported like any other, and stops a collapsing run like any other: BackendError.
+    A settled step is reported like any other, and like any other it can stop a collapsing run (BackendError).
     """
     record = await ledger.unfinished_batch(lock.model)
     if record is None:
         return None
-    await _last_good_step(ledger, lock.model, backend)  # a backend without the other checkpoints knows nothing of it
+    await _last_good_step(ledger, lock.model, backend)  # a backend without the other checkpoints cannot know this one
     logger.info("run %s left batch %s unfinished; asking the backend", record.run_id, record.batch_id)
     result = await backend.settle(record.batch_id, record.job_id, record.policy_step)
     if result is None:
@@ -68,13 +68,13 @@ async def forget_lost_steps(ledger: Ledger, lock: ModelLock, backend: TrainingBa
         return None
     lost = await ledger.steps_lost(lock, step)
     return (
-        f"{len(lost)} checkpoints were damaged or deleted (step {lost[0]} to {lost[-1]}); going on from step {step}, "
-        "and their windows are trained again."
+        f"{len(lost)} checkpoint{'s were' if len(lost) != 1 else ' was'} damaged or deleted "
+        f"(step {lost[0]} to {lost[-1]}); continuing from step {step}, and retraining the affected windows."
     )
 
 
 async def _last_good_step(ledger: Ledger, model: str, backend: TrainingBackend) -> int | None:
-    """The backend's newest step if the ledger knows of later ones; None if it has them all.
+    """The backend's newest step if the ledger knows later ones; None if the backend has them all.
 
     ConfigurationError if they are merely somewhere else: with another backend, under another --home, on another host.
     """
@@ -90,24 +90,24 @@ async def _last_good_step(ledger: Ledger, model: str, backend: TrainingBackend) 
 
 
 def _refuse_another_backend(known: Checkpoint, backend: TrainingBackend) -> None:
-    """What one backend trained, another can neither go on from nor say to be lost."""
+    """A backend can neither continue from another backend's checkpoint nor declare it lost."""
     if known.backend != backend.name:
         raise ConfigurationError(
-            f"{known.name} was trained by {known.backend} (it is at {known.location}) and cannot be taken up by "
-            f"{backend.name}: give --backend {known.backend}, or another --model."
+            f"{known.name} was trained by {known.backend} (it is at {known.location}) and cannot be continued by "
+            f"{backend.name}: set --backend {known.backend}, or another --model."
         )
 
 
 def _refuse_another_place(known: Checkpoint, backend: TrainingBackend, step: int) -> None:
-    """A checkpoint is lost only where this backend would keep it, and only beside others that are still there."""
+    """A checkpoint counts as lost only if this backend would keep it here and other checkpoints are still here."""
     here = backend.checkpoint(known.step).location
     if known.location != here:
         raise ConfigurationError(
-            f"{known.name} is at {known.location}, and this run looks for it at {here}: give the --home and "
-            "--wandb-project that it was trained with, copy the checkpoints, or give this run another --model."
+            f"{known.name} is at {known.location}, and this run looks for it at {here}: set the --home and "
+            "--wandb-project that it was trained with, copy the checkpoints, or set another --model for this run."
         )
     if step == 0 and not Path(here).parent.is_dir():
         raise ConfigurationError(
             f"{known.name} is not at {here}, nor is any other checkpoint of {known.model}: train on the machine that "
-            "has them, copy them, or give this run another --model."
+            "has them, copy them, or set another --model for this run."
         )

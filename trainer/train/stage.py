@@ -1,8 +1,8 @@
-"""Gradient steps, one after the other: prepare a batch, store it, train it once, write the books.
+"""Gradient steps, one after the other: prepare a batch, store it, train it once, record the result.
 
-The order is what makes a crash harmless. The composition is stored before anything leaves this process; the
-backend's receipt is stored before its job is followed; the books are written in one transaction when the checkpoint
-is durable. A fault leaves the batch as it is: the next start asks the backend what became of it.
+The order makes a crash harmless. The composition is stored before anything leaves this process; the backend's receipt
+is stored before its job is followed; the result is recorded in one transaction once the checkpoint is durable. A fault
+leaves the batch as it is: the next start asks the backend what happened to it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class TrainStage:
     view: View
     progress: Progress
     left_out: Counter[Reason] = field(default_factory=Counter)
-    """Why trajectories of judged groups had no tokens to train."""
+    """Why trajectories of judged groups had no trainable tokens."""
 
     def __post_init__(self) -> None:
         self._thresholds = parse_thresholds(self.limits.stop_on)
-        # One use of this machine's model at a time, unless the training is elsewhere.
+        # One use of this machine's model at a time, unless it is trained elsewhere.
         self._prepares_ahead = not abilities_of(self.backend.name).trains_here and self.max_staleness > 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -62,10 +62,10 @@ class TrainStage:
         return 0 < self.limits.max_steps <= self.progress.steps
 
     async def prepare(self, groups: Sequence[JudgedGroup]) -> PreparedBatch | None:
-        """A batch for the policy as it is now; None if nothing in it can be trained."""
+        """A batch for the current policy; None if nothing in it can be trained."""
         if not self._prepares_ahead:
             await self._idle.wait()
-            self._idle.clear()  # until this batch is trained, so that the next is made with the new policy
+            self._idle.clear()  # until this batch is trained, so that the next is prepared with the new policy
         prepared = await self._prepare(uuid.uuid4().hex, groups)
         if prepared.trainable_tokens == 0:
             self._idle.set()
@@ -74,7 +74,7 @@ class TrainStage:
         return prepared
 
     async def step(self, prepared: PreparedBatch) -> None:
-        """One gradient step and its books."""
+        """Make one gradient step and record it."""
         try:
             await self._step(prepared)
         finally:
@@ -103,7 +103,7 @@ class TrainStage:
         if result.trainable_tokens == 0:
             raise BackendError(
                 f"Step {result.checkpoint.step} trained no token although {prepared.trainable_tokens} were sent; "
-                "nothing is counted as trained: look at the backend's log, then run again."
+                "nothing is counted as trained: check the backend's log, then run again."
             )
         metrics: dict[str, Any] = {
             **metrics_of_step(result, record.known_metrics),
@@ -115,7 +115,7 @@ class TrainStage:
         self._report(metrics, result.checkpoint)
 
     def _known(self, record: BatchRecord, trained: Sequence[JudgedGroup]) -> dict[str, Any]:
-        """What can be said of the step before it is made: stored with the batch, in case we do not live to see it."""
+        """What is known about the step beforehand: stored with the batch, in case this process does not see its end."""
         cost = self.progress.cost_usd - self._cost_reported
         self._cost_reported = self.progress.cost_usd
         return {
@@ -127,14 +127,14 @@ class TrainStage:
         }
 
     async def _fresh(self, prepared: PreparedBatch) -> PreparedBatch:
-        """The batch, scored again if the policy has moved on too far since it was prepared."""
+        """The batch, scored again if the policy has changed too much since it was prepared."""
         if self.progress.step - prepared.batch.policy_step <= self.max_staleness:
             return prepared
         self.progress.rescored += 1
         return await self._prepare(prepared.batch.batch_id, prepared.batch.groups)
 
     async def _leave_out(self, prepared: PreparedBatch, groups: Sequence[JudgedGroup]) -> None:
-        """Groups of which nothing can be trained: their members' reasons, and no use of the trajectories."""
+        """Record the reasons for groups of which nothing can be trained; their trajectories do not count as used."""
         names = {one.trajectory_id for judged in groups for one in judged.group.trajectories}
         excluded = [one for one in prepared.exclusions if one.trajectory_id in names]
         if excluded:
@@ -166,7 +166,7 @@ def _sentence(metrics: dict[str, float]) -> str:
 
 
 def split_trainable(prepared: PreparedBatch) -> tuple[list[JudgedGroup], list[JudgedGroup]]:
-    """The groups of which something is trained, and those of which nothing is left."""
+    """The groups that have something to train, and those that have nothing left."""
     gone = {exclusion.trajectory_id for exclusion in prepared.exclusions}
     trained: list[JudgedGroup] = []
     empty: list[JudgedGroup] = []
@@ -177,7 +177,7 @@ def split_trainable(prepared: PreparedBatch) -> tuple[list[JudgedGroup], list[Ju
 
 
 def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
-    """What is stored of ``prepared``: its trained groups with all their members."""
+    """What is stored for ``prepared``: its trained groups with all their members."""
     batch = prepared.batch
     trained, _ = split_trainable(prepared)
     groups = tuple(
@@ -199,7 +199,7 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
 
 
 HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)
-"""Between these the advantages are counted; the first and the last bin are open."""
+"""Bounds of the bins of the advantage histogram; the first and the last bin are open."""
 
 
 def histogram(values: Sequence[float]) -> dict[str, list[float]]:
@@ -210,7 +210,7 @@ def histogram(values: Sequence[float]) -> dict[str, list[float]]:
 
 
 def metrics_of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: int, *, scale: bool) -> dict[str, Any]:
-    """Rewards, advantages, how well the judge agreed with itself, and how old the policy was that played."""
+    """Rewards, advantages, how well the judge agreed with itself, and how old the playing policy was."""
     scores = [judged.scores for judged in groups]
     flat = [score for group in scores for score in group]
     of_groups = [one for group in scores for one in advantages(group, scale=scale)]
@@ -229,12 +229,12 @@ def metrics_of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: i
 
 
 def metrics_of_step(result: StepResult, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What the backend reports of the step, and what was ``known`` of its batch before."""
+    """What the backend reports about the step, and what was ``known`` about its batch before."""
     return {**result.metrics, **known, "step": result.checkpoint.step, "trainable_tokens": result.trainable_tokens}
 
 
 def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int) -> list[int]:
-    """How many steps before ``policy_step`` the ``trainee`` wrote each logged reply, where the log says so."""
+    """How many steps before ``policy_step`` the ``trainee`` wrote each logged reply, where the log has its step."""
     authors = (
         call.author for judged in groups for trajectory in judged.group.trajectories for call in trajectory.llm_calls
     )

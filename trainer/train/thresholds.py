@@ -16,7 +16,7 @@ METRICS = (
     "kl", "kl_behaviour", "loss", "ratio", "ratio_max", "reward", "reward_spread", "reward_std", "sampled_steps_ago",
     "seconds", "staleness", "tokens_per_second", "trainable_tokens",
 )  # fmt: skip
-"""What a step may report under a name of ours; a name with a slash is ART's own."""
+"""The metrics that a step may report under our names; a name with a slash is ART's own."""
 
 
 _RULE = re.compile(r"(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<operator>[<>])\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
@@ -24,7 +24,7 @@ _RULE = re.compile(r"(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<operator>[<>])\s*(?P<li
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Stop when ``metric`` lies on the wrong side of ``limit``; a metric that is not a number is on the wrong side."""
+    """Stop when ``metric`` is on the wrong side of ``limit``; NaN counts as the wrong side."""
 
     metric: str
     operator: str
@@ -40,7 +40,7 @@ class Threshold:
 
 
 def parse_thresholds(rules: Sequence[str]) -> tuple[Threshold, ...]:
-    """Thresholds from ``entropy<0.01`` and the like; ``off`` means none. ConfigurationError for anything else."""
+    """Thresholds from rules such as ``entropy<0.01``; ``off`` means none. ConfigurationError for anything else."""
     parsed = []
     for rule in rules:
         if rule.strip().lower() == "off":
@@ -56,14 +56,14 @@ def parse_thresholds(rules: Sequence[str]) -> tuple[Threshold, ...]:
             )
         if match["metric"] not in METRICS and "/" not in match["metric"]:
             close = difflib.get_close_matches(match["metric"], METRICS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(METRICS)}."
+            hint = f"did you mean {close[0]}?" if close else f"the metrics are {', '.join(METRICS)}."
             raise ConfigurationError(f"--stop-on: no step reports {match['metric']!r}: {hint}")
         parsed.append(Threshold(match["metric"], match["operator"], limit))
     return tuple(parsed)
 
 
 def stop_collapse(thresholds: Sequence[Threshold], metrics: Mapping[str, float], checkpoint: Checkpoint) -> None:
-    """BackendError if the step that made ``checkpoint`` crossed a threshold, with the way back."""
+    """BackendError, with the way back, if the step that produced ``checkpoint`` crossed a threshold."""
     crossed = first_crossed(thresholds, metrics)
     if crossed is not None:
         raise BackendError(
@@ -73,10 +73,10 @@ def stop_collapse(thresholds: Sequence[Threshold], metrics: Mapping[str, float],
 
 
 def _way_back(checkpoint: Checkpoint) -> str:
-    """Training goes on from the newest checkpoint; how to make it go on from an earlier one."""
+    """Training continues from the newest checkpoint; how to make it continue from an earlier one."""
     if "://" in checkpoint.location:
-        return "begin again under another --model,"
-    return f"delete {checkpoint.location} to go on from the step before it,"
+        return "start again with another --model,"
+    return f"delete {checkpoint.location} to continue from the step before it,"
 
 
 def first_crossed(thresholds: Sequence[Threshold], metrics: Mapping[str, object]) -> Threshold | None:

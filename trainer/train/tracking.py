@@ -1,8 +1,8 @@
-"""wandb run tracking: there when there is a key, offline on request, never in the way.
+"""wandb run tracking: on if there is a key, offline on request, never in the way of training.
 
-wandb is called in a thread of its own. A tracker that cannot start, hangs or fails is a warning in the log; training
-neither waits for it nor ends with it. The key is handed over as an argument and never put into the environment,
-where ART would pick it up (its training call then raises after the remote training is done).
+wandb is called in its own thread. If the tracker cannot start, hangs or fails, the log gets a warning; training neither
+waits for it nor ends with it. The key is passed as an argument and never put into the environment, where ART would
+find it (its training call would then raise after the remote training is done).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from trainer.config.training import BackendSettings
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_FINISH = 10.0
-"""Seconds that the end of a run waits for the tracker."""
+_MAX_FINISH_SECONDS = 10.0
+"""Maximum time that the end of a run waits for the tracker."""
 
-_MOST_WAITING = 1000
-"""Steps that may wait for a slow tracker; more are dropped."""
+_MAX_WAITING = 1000
+"""Maximum number of steps that wait for a slow tracker; any more are dropped."""
 
 
 class Tracker:
-    """Where steps are reported to. Calls return at once."""
+    """Reports steps to wandb. Calls return immediately."""
 
     def __init__(self, start: Callable[[], Any] | None = None) -> None:
-        self._waiting: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(_MAX_WAITING)
         self._thread: threading.Thread | None = None
         if start is not None:
             self._thread = threading.Thread(target=self._work, args=(start,), name="wandb", daemon=True)
@@ -48,16 +48,16 @@ class Tracker:
             logger.debug("the tracker is too slow; step %d is not tracked", step)
 
     def close(self) -> None:
-        """Let the tracker finish, for a while."""
+        """Give the tracker some time to finish."""
         if self._thread is None:
             return
         try:
-            self._waiting.put(None, timeout=_LONGEST_FINISH)
-            self._thread.join(_LONGEST_FINISH)
+            self._waiting.put(None, timeout=_MAX_FINISH_SECONDS)
+            self._thread.join(_MAX_FINISH_SECONDS)
         except queue.Full:
             pass
         if self._thread.is_alive():
-            logger.warning("wandb did not finish within %.0f s; the run's own folder has every metric", _LONGEST_FINISH)
+            logger.warning("wandb did not finish within %.0f s; the run folder has every metric", _MAX_FINISH_SECONDS)
 
     def _work(self, start: Callable[[], Any]) -> None:
         try:
@@ -103,7 +103,7 @@ def tracking(
                 init_timeout=60,
                 disable_git=True,
                 save_code=False,
-                x_disable_meta=True,  # it has sys.argv, and with that the password in --database-url
+                x_disable_meta=True,  # it contains sys.argv, and with that the password in --database-url
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Whether a LoRA checkpoint on disk is whole, without loading it: a killed or full-disk save leaves half of one."""
+"""Whether a LoRA checkpoint on disk is complete, without loading it: a kill or a full disk can leave half of one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMOVED = ".removed-"
 
 
 def is_whole(directory: Path) -> bool:
-    """Whether the adapter's configuration can be read and its weights are as long as their header says."""
+    """Whether the adapter's configuration is readable and its weights are as long as their header says."""
     try:
         json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
         with (directory / _WEIGHTS).open("rb") as file:
@@ -36,34 +36,34 @@ def is_whole(directory: Path) -> bool:
 
 
 def newest_whole_step(checkpoints: Path) -> int:
-    """The newest step whose checkpoint is whole; 0 if there is none. Directories are named by their step."""
+    """The newest step whose checkpoint is complete; 0 if there is none. Directories are named by their step."""
     return max((step for step, directory in _by_step(checkpoints) if is_whole(directory)), default=0)
 
 
 def set_broken_aside(checkpoints: Path) -> list[Path]:
-    """Rename broken checkpoints out of the way (nothing is deleted); where they are now."""
+    """Rename incomplete checkpoints (nothing is deleted); returns their new paths."""
     moved = []
     for _, directory in _by_step(checkpoints):
         if not is_whole(directory):
             aside = directory.with_name(f"{directory.name}.broken-{time.time_ns()}")
             directory.rename(aside)
             moved.append(aside)
-            logger.warning("Checkpoint %s is not whole and was set aside as %s.", directory, aside.name)
+            logger.warning("Checkpoint %s is incomplete and was set aside as %s.", directory, aside.name)
     return moved
 
 
 def remove_steps(checkpoints: Path, steps: Collection[int]) -> list[int]:
-    """Delete these checkpoints; those that were there. Renamed first: a reader never finds half of one."""
+    """Delete these checkpoints; returns those that existed. Renamed first, so that a reader never finds half of one."""
     found = sorted((step, directory) for step, directory in _by_step(checkpoints) if step in steps)
     for _, directory in found:
         directory.rename(directory.with_name(f"{_REMOVED}{directory.name}"))
-    for leaving in checkpoints.glob(f"{_REMOVED}*"):  # also what a killed process left
+    for leaving in checkpoints.glob(f"{_REMOVED}*"):  # also those that a killed process left
         shutil.rmtree(leaving, ignore_errors=True)
     return [step for step, _ in found]
 
 
 def make_durable(directory: Path) -> None:
-    """Have the files of a checkpoint on the disk, not only in its cache, before it is called trained."""
+    """Flush the files of a checkpoint to the disk before it counts as trained."""
     for path in [*(file for file in directory.rglob("*") if file.is_file()), directory, directory.parent]:
         fsync(path)
 

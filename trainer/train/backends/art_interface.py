@@ -1,11 +1,11 @@
-"""ART as we use it: imported without side effects, told our settings in its words, its metrics under our names.
+"""ART as we use it: imported without side effects, with our settings as its arguments and its metrics under our names.
 
-``import art`` reads ``.env`` into ``os.environ``, and with it whatever key stands there; litellm, which it
-imports, asks the network for a price list; and ``LocalBackend`` starts a wandb run of its own whenever it
-finds ``WANDB_API_KEY`` in the environment, failing *after* the training when W&B cannot be reached.
+``import art`` loads ``.env``, with any key in it, into ``os.environ``; litellm, which it imports, fetches a price list
+from the network; and ``LocalBackend`` starts its own wandb run whenever it finds ``WANDB_API_KEY`` in the environment,
+failing *after* the training when W&B cannot be reached.
 
-So the key lives in our settings only. It is taken out of the environment here and never put back: ART looks
-for it at every step, and its child processes (the model service, vLLM) inherit what we have.
+So the key is only in our settings. It is removed from the environment here and never put back: ART looks for it at
+every step, and its child processes (the model service, vLLM) inherit our environment.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from data_bridge.errors import ConfigurationError
 from trainer.config.training import BaseModelSettings, ObjectiveSettings
 
 ART_LEARNING_RATE = 5e-6
-"""ART's own default, for models of billions of parameters; ours is made for the embedded one of 135 million."""
+"""ART's own default, for models with billions of parameters; ours is meant for the embedded one with 135 million."""
 
 DEFAULT_BASE_MODELS = {"serverless": "OpenPipe/Qwen3-14B-Instruct", "local": "Qwen/Qwen2.5-7B-Instruct"}
-"""Trained when --base-model is not set: the embedded model is for CPUs, and W&B does not offer it."""
+"""The base models if --base-model is not set: the embedded model is for CPUs, and W&B does not offer it."""
 
 _OURS = {
     "loss/train": "loss",
@@ -36,8 +36,8 @@ _OURS = {
 
 
 def prepare_environment() -> None:
-    """Make the environment of this process, and of its children, one in which ART only does what it is asked to."""
-    os.environ["PYTHON_DOTENV_DISABLED"] = "1"  # load_dotenv() does nothing; our own reading of .env is not affected
+    """Change the environment of this process and its children so that ART only does what it is called for."""
+    os.environ["PYTHON_DOTENV_DISABLED"] = "1"  # disables load_dotenv(); our own reading of .env is not affected
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     os.environ.pop("WANDB_API_KEY", None)
 
@@ -52,7 +52,7 @@ def import_art() -> ModuleType:
 
 
 def base_model_of(backend: str, settings: BaseModelSettings) -> str:
-    """The model that ``backend`` trains: as set, else the default that makes sense there."""
+    """The model that ``backend`` trains: the one set, else the default for this backend."""
     if "base_model" in settings.model_fields_set:
         return settings.base_model
     return DEFAULT_BASE_MODELS.get(backend, settings.base_model)
@@ -63,7 +63,7 @@ def learning_rate_of(settings: ObjectiveSettings) -> float:
 
 
 def clip_range_of(settings: ObjectiveSettings) -> tuple[float | None, float | None]:
-    """Lower and upper clip range. CISPO has wide ranges of its own in ART: ours is only used when it was set."""
+    """Lower and upper clip range. ART has its own wide ranges for CISPO: ours is only used if it was set."""
     if settings.loss == "cispo" and "epsilon" not in settings.model_fields_set:
         return None, settings.epsilon_high
     return settings.epsilon, settings.epsilon_high
@@ -95,5 +95,5 @@ def _arguments(settings: ObjectiveSettings) -> dict[str, Any]:
 
 
 def our_names(metrics: Mapping[str, float]) -> dict[str, float]:
-    """``metrics`` with the names we know replaced; anything else keeps ART's name."""
+    """``metrics`` under our names where we have one; the others keep ART's name."""
     return {_OURS.get(name, name): float(value) for name, value in metrics.items()}

@@ -1,6 +1,6 @@
-"""Which backend trains, and why: is there a key, is there a GPU? And opening it.
+"""Chooses the backend by whether there is a key and a GPU, gives the reason, and opens it.
 
-Nothing heavy is imported before a backend is opened, not even torch to find the GPU, unless there is reason to.
+Nothing heavy is imported before a backend is opened; torch only if there seems to be a GPU.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trainer.types import TrainingBackend
 BackendName = Literal["cpu", "local", "serverless"]
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
-_NEEDED = ("torch", "unsloth", "trl", "megatron")  # the last one is imported by ART whether it is used or not
+_NEEDED = ("torch", "unsloth", "trl", "megatron")  # ART imports the last one even if it is not used
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A backend, and the reason in words that can be printed after its name."""
+    """A backend, and the reason for it, which can be printed after its name."""
 
     name: BackendName
     reason: str
@@ -41,7 +41,7 @@ class Choice:
 
 
 def choose_backend(backend: BackendSettings, model: BaseModelSettings, key: SecretStr | None) -> Choice:
-    """As ``--backend`` says; ``auto`` is serverless with a W&B key, else local with a GPU, else the CPU."""
+    """The backend of ``--backend``; ``auto`` is serverless with a W&B key, else local with a GPU, else the CPU."""
     name, reason = _chosen(backend, has_key=key is not None and bool(key.get_secret_value()))
     return Choice(name, reason, base_model_of(name, model))
 
@@ -61,7 +61,7 @@ def _chosen(settings: BackendSettings, *, has_key: bool) -> tuple[BackendName, s
 async def open_backend(
     trainee: CpuTrainee, backend: BackendSettings, addresses: AddressSettings, key: SecretStr | None
 ) -> AsyncIterator[TrainingBackend]:
-    """The chosen backend, opened; ``current_step`` tells where it stands. Closed at the end, whatever happened."""
+    """The chosen backend, opened; ``current_step`` is its newest step. Closed at the end, even after an error."""
     prepare_environment()
     opened = _backend(choose_backend(backend, trainee.model, key).name, trainee, backend, addresses, key)
     try:
@@ -83,7 +83,7 @@ def _backend(
             )
         case "local":
             if reason := why_no_gpu():
-                raise ConfigurationError(f"--backend local cannot be used: {reason}; take --backend cpu or serverless.")
+                raise ConfigurationError(f"--backend local cannot be used: {reason}; use --backend cpu or serverless.")
             from trainer.train.backends.local import LocalBackend
 
             return LocalBackend(trainee)
@@ -110,7 +110,7 @@ def _has_nvidia_gpu() -> bool:
         if any(_DRIVER.iterdir()):
             return True
     except OSError:
-        pass  # no driver there, or a system that shows it elsewhere
+        pass  # no driver, or a system that lists it elsewhere
     command = shutil.which("nvidia-smi")
     if command is None:
         return False

@@ -1,7 +1,7 @@
-"""Training on this machine's CPU: ART's ``Backend`` protocol below, batches, verdicts and reasons on top.
+"""Training on this machine's CPU: an implementation of ART's ``Backend`` protocol, and our backend on top of it.
 
-A step is a function of the checkpoint before it, the groups and the settings: the order of everything random is seeded
-by the run's seed and the step, so a killed run goes on to the same numbers.
+A step is a function of the previous checkpoint, the groups and the settings: everything random is seeded by the run's
+seed and the step, so a killed run continues with the same numbers.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class CpuBackend:
         await self._backend.close()
 
     def _recorded(self) -> dict[str, Any]:
-        """What is kept with a checkpoint of how it was trained."""
+        """How a checkpoint was trained, as stored with it."""
         known = self._trainee.training.model_dump(mode="json", include=set(CpuTrainingSettings.model_fields))
         return known | {"purposes": list(self._trainee.purposes), "seed": self._trainee.seed}
 
@@ -130,16 +130,16 @@ def _why_nothing(prepared: PreparedBatch) -> str:
 
 @dataclass(slots=True)
 class _Loaded:
-    """The policy in memory, the checkpoints on disk, and the step that both are at."""
+    """The policy in memory, the checkpoints on disk, and the step of both."""
 
     store: CheckpointStore
     base_model: str
     policy: CpuPolicy
     step: int | None = None
-    """None while the weights are no checkpoint's: before the first is loaded, and during a step."""
+    """None while the weights belong to no checkpoint: before the first is loaded, and during a step."""
 
     def synchronise(self) -> int:
-        """Make the weights in memory those of the newest checkpoint, also after a step that failed half-way."""
+        """Load the newest checkpoint if the weights in memory differ from it, for example after a failed step."""
         newest = self.store.newest()
         step = 0 if newest is None else newest.step
         if self.step != step:
@@ -155,7 +155,7 @@ class _Loaded:
 class ArtCpuBackend:
     """ART's ``Backend``: ``model.register(backend)``, then ``backend.train(model, groups)``. For one model.
 
-    All work on the model happens in one thread of its own.
+    All work on the model happens in one dedicated thread.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class ArtCpuBackend:
         self.scorer = PolicyScorer(self._in_thread, self._synchronised)
 
     async def register(self, model: art.TrainableModel) -> None:
-        """Load ``model`` at its newest sound checkpoint."""
+        """Load ``model`` at its newest intact checkpoint."""
         if self._registered is not None:
             raise BackendError("The CPU backend trains one model at a time: close it before registering another.")
         self._registered = await self._in_thread(self._load, model.name, model.base_model)
@@ -191,7 +191,7 @@ class ArtCpuBackend:
         if newest is not None and newest.base_model != base_model:
             raise BackendError(
                 f"The checkpoints in {store.directory} were trained on {newest.base_model}, not on "
-                f"{base_model}: give the new model another --model name."
+                f"{base_model}: use another --model name for the new model."
             )
         loaded = _Loaded(store, base_model, policy)
         loaded.synchronise()
@@ -217,7 +217,7 @@ class ArtCpuBackend:
         config: Mapping[str, Any] | None = None,
         known_metrics: Mapping[str, float] | None = None,
     ) -> LocalTrainResult:
-        """One gradient step on the groups, durable when this returns. BackendError if nothing was trainable."""
+        """Make one gradient step on the groups; durable when this returns. BackendError if nothing was trainable."""
         from art._backend_training import build_rl_train_configs
         from art.types import LocalTrainResult
 
@@ -254,7 +254,7 @@ class ArtCpuBackend:
     ) -> tuple[StoredStep, Path]:
         loaded = self._loaded
         step = loaded.synchronise() + 1
-        loaded.step = None  # from here on the weights are no checkpoint's until they are saved
+        loaded.step = None  # from here on the weights belong to no checkpoint until they are saved
         measured = gradient_step(loaded.policy, groups, settings, seed=f"{self._seed}:{step}")
         broken = [name for name in ("loss", "grad_norm") if not math.isfinite(measured[name])]
         if broken:
@@ -270,7 +270,7 @@ class ArtCpuBackend:
         return self._loaded.policy
 
     async def close(self) -> None:
-        """Waits for the step in hand, which becomes durable."""
+        """Waits for the current step, which becomes durable."""
         await asyncio.to_thread(self._thread.shutdown)
         self._registered = None
 
@@ -282,7 +282,7 @@ class ArtCpuBackend:
         await self._in_thread(self._loaded.store.keep_only, steps_to_keep)
 
     async def _prepare_backend_for_training(self, model: art.TrainableModel, config: Any) -> tuple[str, str]:
-        """Where ``scripts/serve.py`` answers for this model; this backend itself opens no port."""
+        """The URL where ``scripts/serve.py`` serves this model; this backend itself opens no port."""
         return self._serve_url, "none"
 
     def _model_inference_name(self, model: art.TrainableModel, step: int | None = None) -> str:

@@ -1,8 +1,8 @@
-"""One gradient step on the CPU: groups packed into sequences, forward, ART's loss, backward, clip, update; in numbers.
+"""One gradient step on the CPU: groups packed into sequences, forward, ART's loss, backward, clip, update, metrics.
 
-Tokenising and packing are ART's, with two things of our own: better shared prefixes, and no padding. ART shares one
-prefix per group. A trajectory of several decisions has several prompts, each shared by all agents of the group, so the
-replies are regrouped by prompt first. ART pads every sequence to one length; each is cut back to its own tokens here.
+Tokenising and packing are ART's, with two changes: better shared prefixes, and no padding. ART shares one prefix per
+group. A trajectory with several decisions has several prompts, each shared by all agents of the group, so the replies
+are regrouped by prompt first. ART pads every sequence to one length; here each is cut back to its own tokens.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _WORTHWHILE = 512
-"""Matrix products reach their speed at about this many tokens; shorter sequences are packed together."""
+"""Matrix products reach full speed at about this many tokens; shorter sequences are packed together."""
 _LONG = 2048
-"""Attention over a packed sequence is dense: beyond this it costs more than a prefix read twice."""
+"""Attention over a packed sequence is dense: beyond this length it costs more than reading a prefix twice."""
 _KL_SAMPLE = 8
-"""Without a KL penalty, one sequence in this many is also read with the adapter off, to know how far we are."""
+"""Without a KL penalty, one in this many sequences is also read with the adapter off, to measure the KL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class StepSettings:
     updates: int = 1
     scale_rewards: bool = False
     only_good: bool = False
-    """Imitate what is above its group's mean, and nothing else; see ``pack``."""
+    """Only imitate replies above their group's mean; see ``pack``."""
 
 
 @dataclass(slots=True)
 class _Tally:
-    """Per trained token: what the metrics are made of."""
+    """Values per trained token, from which the metrics are computed."""
 
     new: list[Tensor] = field(default_factory=list)
     old: list[Tensor] = field(default_factory=list)
     ratios: list[Tensor] = field(default_factory=list)
-    """At the level at which the loss takes them."""
+    """At the level that the loss uses."""
     advantages: list[Tensor] = field(default_factory=list)
     entropies: list[Tensor] = field(default_factory=list)
     from_base: list[Tensor] = field(default_factory=list)
@@ -121,7 +121,7 @@ def _update(
 
 
 def backward(policy: CpuPolicy, sequence: PackedSequence, settings: StepSettings) -> None:
-    """Forward and backward of one sequence alone: what the benchmark times."""
+    """Forward and backward pass of one sequence alone, for the benchmark."""
     loss = _loss(policy, sequence, settings, _Tally(), sample_base=False) / sequence.trainable_tokens
     loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
 
@@ -144,7 +144,7 @@ def _loss(
     _note(tally, inputs, targets, likelihoods, settings.objective)
     spread = _spread(likelihoods.logprobs, targets, sequence.tokens.shape[1])
     reference = None if base is None else _spread(base.logprobs, targets, sequence.tokens.shape[1])
-    if inputs["logprobs"].isnan().all():  # imitation: ART takes missing ones for the policy's own, but warns
+    if inputs["logprobs"].isnan().all():  # imitation: ART replaces missing ones by the policy's own, but warns
         inputs = inputs | {"logprobs": inputs["logprobs"].index_copy(1, targets, likelihoods.logprobs.detach()[None])}
     loss: Tensor = loss_fn(inputs, spread, reference, None, settings.objective, reduction="sum").policy_loss
     if settings.entropy_bonus:
@@ -153,7 +153,7 @@ def _loss(
 
 
 def _spread(values: Tensor, targets: Tensor, length: int) -> Tensor:
-    """Per-target values at the places ART's loss looks for them: the value of token i+1 at place i."""
+    """Per-target values at the positions where ART's loss expects them: the value of token i+1 at position i."""
     return values.new_zeros(1, length).index_put((torch.zeros_like(targets), targets - 1), values)
 
 
@@ -163,7 +163,7 @@ def _first_of_reply(targets: Tensor) -> Tensor:
 
 
 def _parts(sequences: Sequence[PackedSequence], number: int) -> list[Sequence[PackedSequence]]:
-    """``sequences`` dealt out to at most ``number`` updates, none of them empty."""
+    """``sequences`` distributed over at most ``number`` updates, none of them empty."""
     number = max(1, min(number, len(sequences)))
     return [sequences[start::number] for start in range(number)]
 
@@ -180,7 +180,7 @@ def _note(tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: L
 
 
 def _ratios(differences: Tensor, replies: Tensor, objective: Any) -> Tensor:
-    """Each token's importance ratio as ART's loss takes it: its own, its whole reply's, or one between the two."""
+    """Each token's importance ratio as ART's loss uses it: its own, its whole reply's, or a mix of both."""
     from art.utils.group_aggregate import group_aggregate
 
     own = differences.clamp(-20, 20).exp()
@@ -217,7 +217,7 @@ def _kl(policy: Tensor, reference: Tensor) -> float:
 
 
 def _clip_range(objective: Any) -> tuple[float, float]:
-    """The bounds that ART's loss uses, its defaults included."""
+    """The bounds that ART's loss uses, including its defaults."""
     is_ppo = objective.get("ppo", False)
     low = objective.get("epsilon", 0.2 if is_ppo else 1.0)
     high = objective.get("epsilon_high", None if is_ppo else 4.0)
@@ -234,7 +234,7 @@ def _peak_memory() -> float:
 
 @dataclass(frozen=True, slots=True)
 class PackedSequence:
-    """One sequence of several replies behind shared prefixes, as ART's loss takes it; every tensor is [1, tokens]."""
+    """One sequence of several replies after shared prefixes, as ART's loss expects; every tensor is [1, tokens]."""
 
     inputs: dict[str, Any]
 
@@ -258,8 +258,8 @@ def pack(
 ) -> list[PackedSequence]:
     """``groups`` as packed sequences; the same seed gives the same order. Empty if nothing is trainable.
 
-    ``only_good`` leaves out what is below its group's mean and forgets the log-probabilities, which makes the
-    policy gradient a supervised loss weighted by advantage.
+    ``only_good`` leaves out replies below their group's mean and drops the log-probabilities, which turns the policy
+    gradient into a supervised loss weighted by advantage.
     """
     from art.preprocessing.pack import packed_tensors_from_tokenized_results
     from art.preprocessing.tokenize import tokenize_trajectory_groups
@@ -315,7 +315,7 @@ def _first_trained(result: TokenizedResult) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Neighbours ``start`` to ``stop`` (exclusive) of the sorted replies, and how many tokens they share."""
+    """The sorted replies from ``start`` to ``stop`` (exclusive), and the number of tokens they share."""
 
     start: int
     stop: int
@@ -323,9 +323,9 @@ class Cluster:
 
 
 def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[int]) -> list[Cluster]:
-    """The split of sorted ``sequences`` into neighbours that leaves the fewest tokens to compute.
+    """The split of sorted ``sequences`` into neighbours that minimises the tokens to compute.
 
-    The last prompt token is never shared: the first reply token is predicted from it, for each reply apart.
+    The last prompt token is never shared: each reply's first token is predicted from its own copy.
     """
     lengths = [len(sequence) for sequence in sequences]
     neighbours = [_common(one, other) for one, other in pairwise(sequences)]
@@ -358,7 +358,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _sequence_length(results: Sequence[TokenizedResult]) -> int:
-    """Room for the largest cluster in one piece, as long as that is not too long."""
+    """A length that fits the largest cluster in one piece, unless that is too long."""
     sizes: dict[int, int] = {}
     for result in results:
         sizes.setdefault(result.prompt_id, result.prompt_length)
@@ -369,7 +369,7 @@ def _sequence_length(results: Sequence[TokenizedResult]) -> int:
 
 @contextmanager
 def _seeded(seed: str) -> Iterator[None]:
-    """ART shuffles with the global generator; give it ours and put the old one back."""
+    """ART shuffles with the global generator: seed it for the block and restore its state afterwards."""
     state = random.getstate()
     random.seed(hashlib.blake2b(seed.encode(), digest_size=8).digest())
     try:

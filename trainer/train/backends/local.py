@@ -1,8 +1,8 @@
 """Training on this machine's GPU with ``art.LocalBackend``: unsloth trains, vLLM serves ``model@step`` meanwhile.
 
-ART's backend is used as it is. What is added is what a run that may be killed needs: a checkpoint that was cut
-off while it was written is set aside, a step that trained nothing is an error (ART copies the last checkpoint
-to a new step instead), and a training that was done before something else failed is found again.
+ART's backend is used unchanged. Added is what a run that may be killed needs: a partially written checkpoint is set
+aside, a step that trained nothing is an error (ART copies the last checkpoint to a new step instead), and a training
+that was done before something else failed is found again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LocalBackend:
 
     @property
     def _checkpoints(self) -> Path:
-        """Where ART keeps them."""
+        """The folder where ART keeps them."""
         return self._path / self._trainee.project / "models" / self._trainee.model.model / "checkpoints"
 
     async def open(self) -> int:
@@ -88,12 +88,12 @@ class LocalBackend:
                 raise
             raise BackendError(
                 f"ART's local backend did not start ({redact(_brief(error))}): "
-                "see docs/gpu-and-serverless.md for what it needs, or take --backend cpu."
+                "see docs/gpu-and-serverless.md for what it needs, or use --backend cpu."
             ) from error
         return _Opened(backend, model, TokenisingScorer(model.base_model))
 
     def _base_model_path(self) -> str:
-        """As ART loads it: the embedded model by its directory, everything else by its name."""
+        """The base model as ART loads it: the embedded one by its directory, every other by its name."""
         from trainer.inference.base_model import EMBEDDED, model_directory
 
         if self._base_model == EMBEDDED:
@@ -135,7 +135,7 @@ class LocalBackend:
             if (trained := self._result(receipt, prepared.metrics)) is None:
                 raise BackendError(
                     f"Training batch {prepared.batch.batch_id} on the GPU failed ({redact(_brief(error))}): "
-                    "the last checkpoint is as it was; run again to train the batch."
+                    "the last checkpoint is unchanged; run again to train the batch."
                 ) from error
             logger.warning("The batch was trained, but afterwards ART failed: %s", redact(_brief(error)))
             return trained
@@ -148,7 +148,7 @@ class LocalBackend:
         trained = self._result(receipt, {**prepared.metrics, **our_names(result.metrics)})
         if trained is None:
             raise BackendError(
-                f"Training batch {prepared.batch.batch_id} left no whole checkpoint in {self._checkpoints}: "
+                f"Training batch {prepared.batch.batch_id} left no complete checkpoint in {self._checkpoints}: "
                 "is the disk full? The last good checkpoint is still there."
             )
         return trained
@@ -162,7 +162,7 @@ class LocalBackend:
         return self._opened
 
     def _result(self, receipt: Receipt, metrics: dict[str, float]) -> StepResult | None:
-        """The step that came of this receipt, or None if there is no whole checkpoint after it."""
+        """The step for this receipt, or None if there is no complete checkpoint after it."""
         step = adapter_files.newest_whole_step(self._checkpoints)
         if step <= receipt.after_step:
             return None
@@ -171,18 +171,18 @@ class LocalBackend:
         return StepResult(checkpoint, receipt.tokens, metrics)
 
     def _remove_copy(self, step: int) -> None:
-        """Take away the copy of the last checkpoint that ART makes when it has trained nothing."""
+        """Delete the copy of the last checkpoint that ART makes when it has trained nothing."""
         copy, original = self._checkpoints / f"{step:04d}", self._checkpoints / f"{step - 1:04d}"
         if adapter_files.is_whole(copy) and adapter_files.is_whole(original):
             shutil.rmtree(copy)
 
 
 def _internal_config(settings: AdapterSettings) -> dict[str, Any]:
-    """What ART takes from us beside the training arguments. The alpha keeps ART's own ratio to the rank."""
+    """ART's configuration besides the training arguments. The alpha keeps ART's own ratio to the rank."""
     rank = settings.lora_rank
     served = next((one for one in _LORA_RANKS if one >= rank), None)
     if served is None:
-        raise ConfigurationError(f"--lora-rank {rank} cannot be served by vLLM: take at most {_LORA_RANKS[-1]}.")
+        raise ConfigurationError(f"vLLM cannot serve --lora-rank {rank}: the maximum is {_LORA_RANKS[-1]}.")
     return {
         "peft_args": {"r": rank, "lora_alpha": 2 * rank},
         "trainer_args": {"max_grad_norm": settings.max_grad_norm},

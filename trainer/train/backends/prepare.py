@@ -1,13 +1,13 @@
-"""A batch of verdicts as ART groups with rewards, and every member that teaches nothing with its reason.
+"""Turns a batch of verdicts into ART groups with rewards, and gives every member without a training signal a reason.
 
-ART drops groups without spread, single members and members exactly at the mean without a word; here each
-of them is counted before ART sees the rest.
+ART silently drops groups without spread, single members and members exactly at the mean; here each of them is counted
+before ART sees the rest.
 
 A backend whose policy is not in this process cannot score replies that were logged without log-probabilities. ART's
 trainers can compute those of a whole batch with the current policy before they train (``precalculate_logprobs``),
-which is what scoring means. So such a reply only gets its tokens, with a placeholder that marks them as trained, and
-``train`` asks for that whenever a batch holds such tokens. The price: log-probabilities that the log did have in the
-same batch are computed anew as well.
+which is the same as scoring. So such a reply only gets its tokens, with a placeholder that marks them as trained, and
+``train`` turns that option on whenever a batch contains such tokens. The price: logged log-probabilities in the same
+batch are recomputed as well.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PLACEHOLDER = 0.0
-_LONGEST = 32_768
-"""Tokens of a prompt with its reply: what ART's trainers take by default, and W&B's smallest model."""
+_MAX_TOKENS = 32_768
+"""Maximum tokens of a prompt with its reply: the default of ART's trainers, and the limit of W&B's smallest model."""
 
 
 async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None = None) -> PreparedBatch:
@@ -111,7 +111,7 @@ async def _prepared_group(
 
 
 def _without_signal(converted: Converted) -> Converted:
-    """A member exactly at the mean has advantage 0: ART leaves it out, and so it is counted as left out."""
+    """A member exactly at the mean has advantage 0. ART drops it, so it is counted as left out."""
     if converted.reason is not None:
         return converted
     return Converted(converted.trajectory, TokenCounts(), Reason.NO_SPREAD, "its score is exactly the group's mean")
@@ -157,11 +157,11 @@ def _share(part: float, whole: float) -> float:
 
 
 class NoTokenizer(Exception):
-    """The tokenizer of the trained model is not to be had on this machine."""
+    """The tokenizer of the trained model is not available on this machine."""
 
 
 class TokenisingScorer:
-    """A ``Scorer`` that leaves the scoring to the trainer. Loads the tokenizer when the first reply needs it."""
+    """A ``Scorer`` that leaves the scoring to the trainer. It loads the tokenizer when the first reply needs it."""
 
     def __init__(self, base_model: str) -> None:
         self._base_model = base_model
@@ -183,16 +183,16 @@ class TokenisingScorer:
 
 
 def _tokenised(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest) -> Scored | None:
-    """The tokens of one reply, as the model would have sampled them; None if they cannot be known or do not fit."""
+    """The tokens of one reply, as the model would have sampled them; None if they are unknown or do not fit."""
     from trainer.inference.base_model import prompt_tokens
 
     tokens = request.token_ids
     if not tokens:
         if request.tool_calls:
-            return None  # only the model that wrote it knows how it spelt its tool calls
+            return None  # only the model that wrote the reply knows the tokens of its tool calls
         end = [tokenizer.eos_token_id] if request.is_complete and tokenizer.eos_token_id is not None else []
         tokens = (*tokenizer.encode(request.text, add_special_tokens=False), *end)
-    if not tokens or len(prompt_tokens(tokenizer, request.messages)) + len(tokens) > _LONGEST:
+    if not tokens or len(prompt_tokens(tokenizer, request.messages)) + len(tokens) > _MAX_TOKENS:
         return None
     return Scored(tokens, (_PLACEHOLDER,) * len(tokens))
 
@@ -222,7 +222,7 @@ def check_trainable(prepared: PreparedBatch) -> None:
     if prepared.trainable_tokens <= 0 or not prepared.groups:
         raise BackendError(
             f"Batch {batch.batch_id} has no trainable tokens: its exclusions say why; "
-            "log token ids and log-probabilities with the recorder, or look at --purposes and --foreign."
+            "log token ids and log-probabilities with the recorder, or check --purposes and --foreign."
         )
     for group in prepared.groups:
         for trajectory in group.trajectories:
@@ -234,12 +234,12 @@ def check_trainable(prepared: PreparedBatch) -> None:
 
 
 def check_sendable(prepared: PreparedBatch) -> None:
-    """BackendError if the batch cannot be written as JSON: found out now, a failed sending is a failed sending."""
+    """BackendError if the batch cannot be written as JSON. Checked before, so that a failed request is never this."""
     try:
         for group in prepared.groups:
             json.dumps(group.model_dump(mode="json"), allow_nan=False)
     except (ValueError, TypeError) as error:
         raise BackendError(
-            f"Batch {prepared.batch.batch_id} cannot be sent ({error}): one of its trajectories holds a value "
-            "that JSON has no form for; nothing was sent."
+            f"Batch {prepared.batch.batch_id} cannot be sent ({error}): one of its trajectories contains a value "
+            "that JSON cannot represent; nothing was sent."
         ) from error

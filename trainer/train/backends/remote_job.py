@@ -1,16 +1,15 @@
-"""A training job on another machine: the receipt that the ledger keeps of it, and following it to its end.
+"""A training job on another machine: its receipt, which the ledger keeps, and following it to its end.
 
-The server has no idempotency key and no list of jobs. What tells a batch that was taken from one that was not
-is its step: a batch sent when the newest checkpoint was N was taken if there is a checkpoint after N. So the
-receipt carries that step. The policy step of the batch will not do: an overlapping pipeline prepares a batch
-some steps before it is sent.
+The server has no idempotency key and no list of jobs. Whether it accepted a batch follows from the steps: a batch sent
+when the newest checkpoint was N was accepted if there is a checkpoint after N. So the receipt contains that step. The
+policy step of the batch would not do: an overlapping pipeline prepares a batch some steps before it is sent.
 
-A failed request means: wait and ask again, give up, or nobody knows. The difference that matters is between a
-submission that was certainly not taken, which may be sent again, and one whose answer was lost, which may not: the
+After a failed request, the options are: wait and retry, give up, or find out. The difference that matters is between a
+submission that was certainly not accepted, which may be sent again, and one whose answer was lost, which may not: the
 server would train the batch twice.
 
-ART's own loop asks every second for ever, and forgets the job at the fourth fault in a row. The one here asks the
-same client the same questions; it only keeps its own clock, with deadlines and growing pauses.
+ART's own loop polls every second forever, and forgets the job at the fourth fault in a row. The loop here uses the same
+client and the same requests, but its own timing, with deadlines and growing pauses.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 UNCONFIRMED = "unconfirmed"
-"""In place of the job's id: the batch is being sent, or was sent and the answer never came."""
+"""Instead of the job's id: the batch is being sent, or was sent and the answer never arrived."""
 REFUSED = "refused"
-"""In place of the job's id: the server has said that it did not take the batch."""
+"""Instead of the job's id: the server answered that it did not accept the batch."""
 
 _TEXT = re.compile(r"(?P<job>\S+) \(after step (?P<step>\d+), (?P<tokens>\d+) tokens, sent (?P<sent>\S+)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One sending of one batch."""
+    """One submission of one batch."""
 
     job: str
     """The job's id, or ``unconfirmed`` or ``refused``."""
@@ -64,7 +63,7 @@ class Receipt:
 
     @classmethod
     def parse(cls, text: str, policy_step: int) -> Receipt:
-        """The receipt that was stored as ``text``; a bare job id counts as sent at ``policy_step``."""
+        """The receipt that was stored as ``text``; a job id alone counts as sent at ``policy_step``."""
         match = _TEXT.fullmatch(text)
         if match is None:
             return cls(text, policy_step, 0, datetime.now(UTC))
@@ -89,25 +88,25 @@ class Receipt:
 # What a fault means
 
 FAULTS = (openai.OpenAIError, httpx.HTTPError, TimeoutError, OSError, ValueError, AttributeError, TypeError)
-"""All that a request can end in. The last three are ART's client meeting an answer that is not of the contract."""
+"""Every error that a request can raise. ART's client raises the last three for an unexpected answer."""
 
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _MAY_PASS = frozenset({404, 408, 409, 425, 429})
 
 
 class Fate(StrEnum):
-    """What became of a submission that failed."""
+    """What happened to a submission that failed."""
 
     NOT_TAKEN = "not_taken"
-    """Busy, or never reached: it can be sent again after a pause."""
+    """The server was busy or never reached: the batch can be sent again after a pause."""
     REFUSED = "refused"
-    """Not taken, and the same request will be refused again."""
+    """Not accepted, and the same request would be refused again."""
     UNKNOWN = "unknown"
-    """It may have been taken. It must not be sent again before this is known."""
+    """It may have been accepted. It must not be sent again before this is known."""
 
 
 def fate_of(error: BaseException) -> Fate:
-    """What became of the submission that ended in ``error``. Whatever is not certain is ``UNKNOWN``."""
+    """What happened to the submission that ended in ``error``. Anything uncertain is ``UNKNOWN``."""
     if isinstance(error, openai.APIStatusError):
         if error.status_code == 429:
             return Fate.NOT_TAKEN
@@ -121,7 +120,7 @@ def fate_of(error: BaseException) -> Fate:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a question (a GET, or the idempotent registration) is worth asking again."""
+    """Whether a request without side effects (a GET, or the idempotent registration) is worth a retry."""
     if isinstance(error, openai.APIStatusError):
         return error.status_code >= 500 or error.status_code in _MAY_PASS
     return True
@@ -132,7 +131,7 @@ def is_refused_key(error: BaseException | None) -> bool:
 
 
 def explain(error: BaseException) -> str:
-    """A few words for the user, without the key and without a page of HTML."""
+    """A short description for the user, without the key and without HTML."""
     if isinstance(error, openai.APIStatusError):
         detail = "the key was refused" if is_refused_key(error) else " ".join(error.message.split())[:200]
         return redact(f"HTTP {error.status_code}, {detail}")
@@ -143,7 +142,7 @@ def explain(error: BaseException) -> str:
 
 
 class Patience:
-    """Forgives faults for a time, not for a number of them: a server that is down for nine minutes is not lost."""
+    """Tolerates faults for a certain time, not a certain number: a server that is down for nine minutes is not lost."""
 
     def __init__(self, seconds: float, what: str) -> None:
         self._seconds = seconds
@@ -154,13 +153,13 @@ class Patience:
         self._since = None
 
     def forgive(self, error: BaseException) -> None:
-        """BackendError if ``error`` will not pass, or there has been no good answer for too long."""
+        """BackendError if ``error`` is permanent, or if there has been no good answer for too long."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         if not may_pass(error) or now - self._since > self._seconds:
             raise BackendError(
                 f"W&B does not answer about {self._what} ({explain(error)}): "
-                "check WANDB_API_KEY and the network, then run again to go on from here."
+                "check WANDB_API_KEY and the network, then run again to continue from here."
             ) from error
 
 
@@ -169,25 +168,25 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often the server is asked, and how long it may stay silent. All in seconds."""
+    """How often the server is polled, and how long it may be silent. All in seconds."""
 
     first_pause: float = 1.0
-    longest_pause: float = 15.0
+    max_pause: float = 15.0
     request: float = 60.0
-    """Longest that one question may take, ART's own three retries included."""
+    """Maximum time for one request, including ART's own three retries."""
     patience: float = 600.0
-    """Longest without one good answer before a job is no longer followed (it goes on; the next run finds it)."""
+    """Maximum time without a good answer before a job is no longer followed (it continues; the next run finds it)."""
     opening: float = 30.0
-    """The same while the model is registered: somebody is probably sitting in front of it."""
+    """The same while the model is registered: a person is probably waiting for it."""
     checkpoint_grace: float = 120.0
-    """How long after the end of a job its checkpoint may still turn up."""
+    """How long after the end of a job its checkpoint may still appear."""
 
     def longer(self, pause: float) -> float:
-        return min(pause * 1.5, self.longest_pause)
+        return min(pause * 1.5, self.max_pause)
 
 
 class Event(Protocol):
-    """One event of a training job, as ART's client gives it."""
+    """One event of a training job, as ART's client returns it."""
 
     id: str
     type: str
@@ -200,7 +199,7 @@ EventsAfter = Callable[[str | None], AsyncIterator[Event]]
 
 @dataclass(slots=True)
 class JobEnd:
-    """How a job ended: with an error of the server's, or well. The metrics are one mapping per gradient step."""
+    """How a job ended: with a server error, or successfully. The metrics are one mapping per gradient step."""
 
     error: str | None = None
     metrics: list[dict[str, float]] = field(default_factory=list)
@@ -211,7 +210,7 @@ def deadline_of(limit: timedelta) -> float:
 
 
 async def follow_job(job_id: str, events_after: EventsAfter, *, deadline: float, pace: Pace) -> JobEnd:
-    """Wait until the job has ended. BackendError when the deadline or the patience is over; the job then goes on."""
+    """Wait until the job has ended. BackendError after the deadline or too many faults; the job then continues."""
     end, seen = JobEnd(), None
     patience = Patience(pace.patience, f"training job {job_id}")
     pause = pace.first_pause
@@ -228,15 +227,15 @@ async def follow_job(job_id: str, events_after: EventsAfter, *, deadline: float,
             patience.forgive(fault)
         if time.monotonic() + pause > deadline:
             raise BackendError(
-                f"W&B training job {job_id} has not ended within --remote-deadline and goes on there: "
-                "look at it in W&B, then run again to take it up where it is."
+                f"W&B training job {job_id} has not ended within --remote-deadline and is still running: "
+                "look at it in W&B, then run again to resume following it."
             )
         await asyncio.sleep(pause)
         pause = pace.longer(pause)
 
 
 def _take(event: Event, end: JobEnd) -> bool:
-    """Note one event; whether it was the last."""
+    """Record one event; True if it was the last."""
     if event.type == "gradient_step":
         end.metrics.append(numbers(event.data))
     elif event.type == "training_failed":
@@ -255,7 +254,7 @@ def numbers(data: Mapping[str, Any]) -> dict[str, float]:
 
 
 async def ask(question: Callable[[], Awaitable[T]], what: str, *, patience: float, pace: Pace) -> T:
-    """The answer to a question that changes nothing, asked again until ``patience`` seconds have passed."""
+    """The answer to a request without side effects, retried until ``patience`` seconds have passed."""
     forgiving = Patience(patience, what)
     pause = pace.first_pause
     while True:
@@ -272,9 +271,9 @@ async def ask(question: Callable[[], Awaitable[T]], what: str, *, patience: floa
 async def wait_for_step(
     newest_step: Callable[[], Awaitable[int]], after_step: int, *, deadline: float, pace: Pace
 ) -> int | None:
-    """The newest step as soon as it lies after ``after_step``; None if it still does not at the deadline.
+    """The newest step as soon as it is after ``after_step``; None if it still is not at the deadline.
 
-    The question is always asked at least once, and faults are forgiven until the deadline.
+    The server is asked at least once, and faults are tolerated until the deadline.
     """
     pause = pace.first_pause
     while True:

@@ -1,16 +1,16 @@
 """Training on W&B Serverless RL, through ART's own client: one job for a batch, and no job lost.
 
-The server gives a job's id once, in the answer to its submission, and can neither list jobs nor recognise a
-batch that it was sent before. So the ledger is told before a batch leaves this process and again when its job
-is known, and a batch is only ever sent again when one of these is certain:
+The server returns a job's id once, in the answer to its submission, and can neither list jobs nor recognise a
+batch that was sent before. So the ledger records a batch before it leaves this process and again when its job
+is known, and a batch is only sent again if one of these is certain:
 
-    the server refused it, or was never reached     nothing was taken
+    the server refused it, or was never reached     nothing was accepted
     its job failed and there is no new checkpoint   nothing was trained
     its job ended without one gradient step         nothing was trained, a new checkpoint is a copy of the last
     its answer was lost, and --remote-deadline      a job would have ended by now
     has passed since without a new checkpoint
 
-Any other new checkpoint since the sending means that the batch was trained: the ledger's lock keeps every other
+Any other new checkpoint since the submission means that the batch was trained: the ledger's lock keeps every other
 trainer away from the model.
 """
 
@@ -55,7 +55,7 @@ class _Untrained:
 
 
 class ServerlessBackend:
-    """One model of W&B Serverless RL. The key is handed to ART's client and is in no environment."""
+    """One model of W&B Serverless RL. The key is passed to ART's client and never put into the environment."""
 
     name = "serverless"
 
@@ -107,12 +107,12 @@ class ServerlessBackend:
             if registered.base_model != self._base_model:
                 raise ConfigurationError(
                     f"--model {name} exists in W&B and was trained from {registered.base_model}, "
-                    f"not {self._base_model}: take another name, or that --base-model."
+                    f"not {self._base_model}: use another --model, or that --base-model."
                 )
         except BaseException as error:
             await remote.close()
             if remote_job.is_refused_key(error.__cause__):
-                raise ConfigurationError("WANDB_API_KEY was refused by W&B: set a key that is valid there.") from error
+                raise ConfigurationError("W&B refused WANDB_API_KEY: set a valid key.") from error
             raise
         self._remote = remote
         self._model = art.TrainableModel(
@@ -126,7 +126,7 @@ class ServerlessBackend:
         )
 
     async def remove(self, steps: Sequence[int]) -> list[int]:
-        """W&B keeps the checkpoints as artifacts, by the project's own rules."""
+        """Nothing is removed: W&B keeps the checkpoints as artifacts, by the project's own rules."""
         return []
 
     async def close(self) -> None:
@@ -173,7 +173,7 @@ class ServerlessBackend:
         return None
 
     async def _submit(self, prepared: PreparedBatch, on_submitted: Submitted) -> Receipt:
-        """Send the batch until it is taken, refused, or its fate is unknown; the ledger knows at every moment."""
+        """Send the batch until it is accepted, refused, or its fate is unknown; the ledger always has the state."""
         patience = Patience(self._pace.patience, f"batch {prepared.batch.batch_id}")
         pause = self._pace.first_pause
         after_step = await self.current_step()
@@ -193,7 +193,7 @@ class ServerlessBackend:
                 if fate is Fate.REFUSED:
                     raise BackendError(
                         f"W&B refused batch {prepared.batch.batch_id} ({remote_job.explain(fault)}): "
-                        "put right what it names, then run again; nothing was trained."
+                        "fix what it names, then run again; nothing was trained."
                     ) from fault
                 patience.forgive(fault)
             else:
@@ -203,7 +203,7 @@ class ServerlessBackend:
             await asyncio.sleep(pause)
             pause = self._pace.longer(pause)
             if await self.current_step() > after_step:
-                return receipt  # it was taken after all, whatever the answer said
+                return receipt  # it was accepted after all, whatever the answer said
 
     async def _post(self, prepared: PreparedBatch) -> str:
         remote, model = self._opened()
@@ -219,16 +219,16 @@ class ServerlessBackend:
         return job.id
 
     async def _outcome(self, receipt: Receipt) -> StepResult | _Untrained:
-        """What became of the batch of this receipt, waiting for as long as it can still become something."""
+        """The outcome of the batch of this receipt; waits as long as it can still change."""
         if receipt.job_id is not None:
             return await self._job_outcome(receipt, receipt.job_id)
         if receipt.is_refused:
             deadline = time.monotonic()
-            why = "W&B did not take it."
+            why = "W&B did not accept it."
         else:
             left = self._deadline - (datetime.now(UTC) - receipt.sent)
             deadline = remote_job.deadline_of(left)
-            why = "the answer to its submission was lost, and no checkpoint has come of it within --remote-deadline."
+            why = "the answer to its submission was lost, and no checkpoint appeared within --remote-deadline."
             logger.info(
                 "Waiting up to %.0f minutes for a checkpoint after step %d: the answer to a submission was lost, "
                 "and sending it again could train it twice.",
@@ -243,7 +243,7 @@ class ServerlessBackend:
         try:
             end = await remote_job.follow_job(job_id, self._events_of(job_id), deadline=deadline, pace=self._pace)
         except BackendError:
-            # The job cannot be followed any longer, but it may have got through: the checkpoints know.
+            # The job cannot be followed any longer, but it may have succeeded: the checkpoints show it.
             step = await self.current_step()
             if step <= receipt.after_step:
                 raise
@@ -290,7 +290,7 @@ class ServerlessBackend:
     def _result(self, receipt: Receipt, step: int, end: JobEnd) -> StepResult:
         if step > receipt.after_step + 1:
             logger.warning(
-                "The model went from step %d to %d while one batch was trained: is somebody else training %s?",
+                "The model went from step %d to %d while one batch was trained: is another process training %s?",
                 receipt.after_step,
                 step,
                 self._trainee.model.model,
@@ -314,7 +314,7 @@ def _experimental_config(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(samples: list[dict[str, float]]) -> dict[str, float]:
-    """The averages of what the gradient steps of a job reported."""
+    """The averages of the metrics of a job's gradient steps."""
     from art.metrics_taxonomy import average_metric_samples
     from art.serverless.backend import _canonicalize_upstream_metrics
 

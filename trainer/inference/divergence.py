@@ -1,8 +1,8 @@
-"""How far a checkpoint is from the base model: what the gate's KL guard judges.
+"""How far a checkpoint is from the base model: the input of the gate's KL guard.
 
-Measured on the candidate itself, at its own replies to the held-out decision points: the figure of a training step is
-that of the policy before its update, so it would always judge the checkpoint before. Possible only where both models
-run on this machine.
+Measured on the candidate itself, at its own replies to the held-out decision points: the KL of a training step is that
+of the policy before its update, so it would always describe the previous checkpoint. Possible only if both models run
+on this machine.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOGITS_AT_ONCE = 512
-"""Tokens: the logits of a whole vocabulary are large."""
+"""Tokens at a time: the logits of a whole vocabulary are large."""
 
 Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SampledReplies:
-    """What a checkpoint answered at one decision point, as it was sampled."""
+    """A checkpoint's replies at one decision point, as sampled."""
 
     messages: Sequence[ChatMessage]
     replies: tuple[Tokens, ...]
 
 
 def divergences(own: Tensor, base: Tensor) -> Tensor:
-    """KL(own || base) in nats of each row of logits. Exact, so one unlikely token cannot blow it up."""
+    """KL(own || base) in nats for each row of logits. Exact, so one unlikely token cannot inflate it."""
     ours, theirs = own.log_softmax(dim=-1), base.log_softmax(dim=-1)
     return (ours.exp() * (ours - theirs)).sum(dim=-1)
 
 
 def mean_divergence(per_token: Sequence[float]) -> float:
-    """One figure for the guard. Without a number it is beyond any limit: JSON has no NaN, and a NaN that came back
-    from the ledger as nothing would pass for a guard that was not measured."""
+    """One number for the guard. NaN becomes the largest float, beyond any limit: JSON has no NaN, and a NaN that came
+    back from the ledger as null would look like a guard that was not measured."""
     mean = math.fsum(per_token) / len(per_token)
     return mean if math.isfinite(mean) else sys.float_info.max
 
@@ -73,7 +73,7 @@ def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[Sa
         own = _hidden(model, spoken)
         adapters.use(None)
         other = _hidden(model, spoken)
-        head = model.get_output_embeddings()  # LoRA leaves it alone: it is the same for both
+        head = model.get_output_embeddings()  # LoRA does not change it: it is the same for both
         per_token: list[float] = []
         for start in range(0, len(own), _LOGITS_AT_ONCE):
             tokens = slice(start, start + _LOGITS_AT_ONCE)
@@ -83,9 +83,10 @@ def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[Sa
 
 
 def _hidden(model: Any, spoken: Sequence[tuple[Tokens, tuple[Tokens, ...]]]) -> Tensor:
-    """What the output layer reads to predict each token of each reply, one row a token.
+    """The output layer's input for predicting each token of each reply, one row per token.
 
-    What all prompts begin with (instructions, worked examples) is read once, and each prompt once for its replies.
+    The common beginning of all prompts (instructions, worked examples) is read once, and each prompt once for its
+    replies.
     """
     import torch
 
@@ -101,10 +102,10 @@ def _hidden(model: Any, spoken: Sequence[tuple[Tokens, tuple[Tokens, ...]]]) -> 
             memory = _read(model, [question], memory).past_key_values
         memory.batch_repeat_interleave(len(replies))
         longest = max(map(len, replies))
-        # A token is predicted from the one before it; what fills a row behind its reply is not looked at.
+        # A token is predicted from the one before it; the padding after a reply is ignored.
         rows = [(prompt[-1], *reply[:-1], *(0,) * (longest - len(reply))) for reply in replies]
-        is_said = torch.arange(longest)[None, :] < torch.tensor([[len(reply)] for reply in replies])
-        parts.append(_read(model, rows, memory).last_hidden_state[is_said])
+        is_reply = torch.arange(longest)[None, :] < torch.tensor([[len(reply)] for reply in replies])
+        parts.append(_read(model, rows, memory).last_hidden_state[is_reply])
     return torch.cat(parts)
 
 
@@ -118,7 +119,7 @@ MeasureKL = Callable[[Sequence[SampledReplies]], Awaitable[float | None]]
 
 
 def kl_meter(checkpoint: Checkpoint, base_model: str, home: Path) -> MeasureKL | None:
-    """Measures how far ``checkpoint`` is from its base model at its own replies; None if it does not run here."""
+    """Measures how far ``checkpoint`` is from its base model at its own replies; None if it cannot run here."""
     if not checkpoint.abilities.runs_in_engine:
         return None
     base, adapter = model_directory(base_model, home), adapter_of(checkpoint)

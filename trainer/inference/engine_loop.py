@@ -1,4 +1,4 @@
-"""What the engine's thread does: queues requests, makes waves of them, steps those in turn, hands replies back."""
+"""What the engine's thread does: queues requests, forms waves of them, steps the waves in turn, returns replies."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from trainer.inference.shared_prefix import PromptReader, register
 from trainer.inference.wave import LANE_BYTES, LoadedModel, Reply, Waiting, Wave, cheapest_pair, in_waves, random_source
 from trainer.types import Completion
 
-_MOST_WAVES = 2
-"""Waves of one adapter before they are joined: one that is large, and a small one that newcomers can join cheaply."""
+_MAX_WAVES = 2
+"""Maximum waves per adapter before they are joined: a large one, and a small one that new replies can join cheaply."""
 
 
 class PromptRefused(BackendError, ValueError):
-    """The request's fault, not the model's."""
+    """The request is at fault, not the model."""
 
 
 class EngineLoop:
-    """Everything that touches the model, for the one thread that owns it."""
+    """Everything that uses the model, for the one thread that owns it."""
 
     def __init__(self, base: Path, threads: int, merged_checkpoints: int) -> None:
         if threads:
@@ -49,13 +49,13 @@ class EngineLoop:
         return bool(self._waves or self._waiting)
 
     def admit(self, requests: Sequence[EngineRequest]) -> None:
-        """Queue the replies to ``requests``, and begin those that there is room for."""
+        """Queue the replies to ``requests``, and begin as many as there is room for."""
         for request in requests:
             if request.is_cancelled:
                 continue
             try:
                 request.replies = self._replies(request)
-            except Exception as error:  # a broken request is its own caller's, not the others'
+            except Exception as error:  # a broken request fails for its own caller only
                 request.finish(error)
                 continue
             for reply in request.replies:
@@ -67,7 +67,7 @@ class EngineLoop:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One token of every reply in every wave."""
+        """Generate one token of every reply in every wave."""
         for wave in list(self._waves):
             try:
                 self._adapters.use(wave.adapter)
@@ -83,7 +83,7 @@ class EngineLoop:
                 self._waves.remove(wave)
 
     def abandon(self, error: HindsightError) -> None:
-        """End every request, under way or waiting, with ``error``."""
+        """End every request, running or waiting, with ``error``."""
         self._fail(self._waiting.remove_all(), error)
         for wave in self._waves:
             self._fail(wave.replies, error)
@@ -111,7 +111,7 @@ class EngineLoop:
     @torch.no_grad()
     def _join_waves(self, adapter: Path | None) -> None:
         """Join waves of ``adapter`` until they are few: every wave is a pass over all weights for each token."""
-        while len(own := [wave for wave in self._waves if wave.adapter == adapter]) > _MOST_WAVES:
+        while len(own := [wave for wave in self._waves if wave.adapter == adapter]) > _MAX_WAVES:
             pair = cheapest_pair([wave.replies for wave in own])
             if pair is None:
                 return
@@ -127,18 +127,18 @@ class EngineLoop:
         try:
             prompt = prompt_tokens(self._tokenizer, request.messages)
         except TemplateError as error:
-            raise PromptRefused(f"The model's chat template does not take these messages: {error}.") from error
-        if len(prompt) + request.most_tokens > self._model.context:
+            raise PromptRefused(f"The model's chat template does not accept these messages: {error}.") from error
+        if len(prompt) + request.max_tokens > self._model.context:
             raise PromptRefused(
                 f"The prompt has {len(prompt)} tokens and the model's context is {self._model.context}: "
-                "shorten the prompt or --max-tokens."
+                "shorten the prompt or lower max_tokens."
             )
         return [
             Reply(
                 request.adapter,
                 prompt,
                 request.temperature,
-                request.most_tokens,
+                request.max_tokens,
                 request.stop,
                 random_source(request.seed, sample),
                 is_wanted=lambda: not request.is_cancelled,
@@ -147,7 +147,7 @@ class EngineLoop:
         ]
 
     def _tell(self, wave: Wave) -> None:
-        """Pass on what is written so far to those who asked for it."""
+        """Send the text so far to callers that stream."""
         for reply in wave.replies:
             request = self._requests.get(id(reply))
             if request is not None and request.tell is not None and reply.finish_reason is None:

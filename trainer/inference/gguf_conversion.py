@@ -1,8 +1,8 @@
-"""The embedded model's GGUF file as a directory that transformers loads in two seconds.
+"""Converts the embedded model's GGUF file into a directory that transformers loads in two seconds.
 
-transformers can read the GGUF itself, but it takes the tokenizer for CodeLlama's: five tokens beyond the
-embedding table, and a wrong end of sequence. So the tokenizer is rebuilt here from the same file as the
-authors of SmolLM2 publish it, and the weights are de-quantised to fp32 without loading a model.
+transformers can read the GGUF itself, but mistakes the tokenizer for CodeLlama's: five tokens beyond the
+embedding table, and a wrong end of sequence. So the tokenizer is rebuilt here from the same file, as the
+authors of SmolLM2 publish it, and the weights are dequantised to fp32 without loading a model.
 """
 
 from __future__ import annotations
@@ -134,6 +134,6 @@ def _dequantised(tensor: ReaderTensor) -> np.ndarray[Any, Any]:
 
 
 def _unpermuted(array: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """llama.cpp stores the rotary halves interleaved; transformers wants them one after the other."""
+    """llama.cpp stores the rotary halves interleaved; transformers expects them one after the other."""
     rows, columns = array.shape
     return array.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns).copy()

@@ -1,10 +1,10 @@
 """The policy on the CPU: a frozen base model in fp32, a LoRA adapter, its optimizer; and log-probabilities from it.
 
 Many replies share one packed sequence (see ``cpu_step.pack``): a row of clusters, each a prompt followed by the replies
-to it. Prompt tokens see the prompt so far, reply tokens the prompt and their own reply; nothing sees another cluster,
-and attention computes only the pairs that may see each other. The output layer, the widest product of a small model,
+to it. Prompt tokens see the prompt so far, reply tokens the prompt and their own reply; no token sees another cluster,
+and attention computes only the pairs that may see each other. The output layer, the largest product of a small model,
 is computed for reply tokens only. The adapter does not change during a step, so base weight and adapter are added once
-and used for every sequence; PEFT keeps the parameters, the switch to turn the adapter off, and the file format.
+and used for every sequence; PEFT provides the parameters, the switch to turn the adapter off, and the file format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _RECOMPUTE_ABOVE = 1024
-"""Longer sequences keep only the layers' inputs and compute the rest again on the way back: memory stays flat."""
+"""Longer sequences keep only the layers' inputs and recompute the rest in the backward pass: memory stays flat."""
 _LOGITS_AT_ONCE = 512
 _ADAPTER = "adapter_model.safetensors"
 _OPTIMIZER = "optimizer.safetensors"
@@ -36,21 +36,21 @@ _OPTIMIZER = "optimizer.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Likelihoods:
-    """Of the chosen tokens, in order: log-probability and entropy of the distribution they were drawn from."""
+    """Log-probability and entropy of the chosen tokens, in order."""
 
     logprobs: Tensor
     entropies: Tensor
     hidden: Tensor
-    """What the output layer reads, without gradients: enough to compare whole distributions afterwards."""
+    """The output layer's input, without gradients: enough to compare whole distributions afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyScorer:
-    """Scores replies for whoever is not in the thread that owns the policy."""
+    """Scores replies for callers outside the thread that owns the policy."""
 
     in_thread: Callable[[Callable[[], list[Scored | None]]], Awaitable[list[Scored | None]]]
     policy: Callable[[], CpuPolicy]
-    """At its newest checkpoint; called in that thread."""
+    """Returns the policy at its newest checkpoint; called in that thread."""
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
         """Tokens and log-probabilities of logged replies under the newest checkpoint."""
@@ -76,12 +76,12 @@ class CpuPolicy:
         _fuse(self._model)
         self._causal = self._model.get_base_model()
         self.learns_entropy = False
-        """Whether entropies carry gradients: that costs another pass over the vocabulary."""
+        """Whether entropies have gradients, which costs another pass over the vocabulary."""
         self._fresh = {name: value.detach().clone() for name, value in self._trained()}
         self.optimizer = self._new_optimizer(learning_rate)
 
     def reset(self) -> None:
-        """Back to step 0: the untrained adapter, the same as a new ``CpuPolicy`` has."""
+        """Back to step 0: the untrained adapter, as in a new ``CpuPolicy``."""
         with torch.no_grad():
             for name, parameter in self._trained():
                 parameter.copy_(self._fresh[name])
@@ -91,7 +91,7 @@ class CpuPolicy:
         return [parameter for _, parameter in self._trained()]
 
     def likelihoods(self, tokens: Tensor, positions: Tensor, layout: Layout, targets: Tensor) -> Likelihoods:
-        """Of ``tokens[targets]``, each predicted from the place before it."""
+        """The likelihoods of ``tokens[targets]``, each predicted from the position before it."""
         hidden = self._hidden(tokens, positions, layout)[0, targets - 1]
         wanted = tokens[0, targets]
         parts = [
@@ -103,7 +103,7 @@ class CpuPolicy:
 
     @torch.no_grad()
     def divergence(self, own: Likelihoods, other: Likelihoods) -> Tensor:
-        """KL(own || other) of every token's whole distribution: exact, so one unlikely token cannot blow it up."""
+        """KL(own || other) of every token's whole distribution: exact, so one unlikely token cannot inflate it."""
         head = self._causal.get_output_embeddings()
         parts = []
         for start in range(0, len(own.hidden), _LOGITS_AT_ONCE):
@@ -135,7 +135,7 @@ class CpuPolicy:
         return scored
 
     def save(self, directory: Path) -> None:
-        """Adapter and optimizer as safetensors. Written by us, so that a full disk is an OSError that says so."""
+        """Save adapter and optimizer as safetensors. We write them ourselves, so that a full disk raises an OSError."""
         from peft import get_peft_model_state_dict
         from safetensors.torch import save as as_bytes
 
@@ -149,7 +149,7 @@ class CpuPolicy:
         (directory / _OPTIMIZER).write_bytes(as_bytes(state))
 
     def load(self, directory: Path) -> None:
-        """The adapter and the optimizer of a checkpoint, exactly. BackendError if it is of another shape."""
+        """Load adapter and optimizer of a checkpoint, exactly. BackendError if it has another shape."""
         from peft import set_peft_model_state_dict
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -202,16 +202,16 @@ class CpuPolicy:
         return logprobs.gather(1, wanted[:, None])[:, 0], entropies
 
     def _reply_tokens(self, request: ScoreRequest) -> tuple[int, ...]:
-        """The reply as tokens, the end included; empty if it cannot be written as this model's tokens."""
+        """The reply as tokens, end included; empty if this model's tokens cannot represent it."""
         if request.token_ids:
             return request.token_ids
         if request.tool_calls:
-            return ()  # which tokens made the call is known only to the model that wrote it
+            return ()  # only the model that wrote the reply knows the tokens of its tool calls
         text = tuple(self.tokenizer.encode(request.text, add_special_tokens=False))
         return (*text, self._end) if request.is_complete else text
 
     def _score_prompt(self, prompt: tuple[int, ...], replies: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        """One packed sequence: the prompt but for its last token, then that token and the reply, for each reply."""
+        """One packed sequence: the prompt without its last token, then for each reply that token and the reply."""
         shared = len(prompt) - 1
         tokens, positions, groups = list(prompt[:-1]), list(range(shared)), [0] * shared
         targets: list[int] = []
@@ -235,7 +235,7 @@ class CpuPolicy:
 
 
 class Block(NamedTuple):
-    """Rows of queries and the range of keys that they may see some of."""
+    """Rows of queries, and a range that contains all keys they may see."""
 
     rows: slice
     keys: slice
@@ -260,7 +260,7 @@ class Layout:
         return self._masks[heads_per_key]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Query heads that share a key head stand side by side on it, so that keys and values are not copied."""
+        """Query heads that share a key head are stacked on it, so that keys and values are not copied."""
         rows, heads, _, size = query.shape
         key_heads = key.shape[1]
         parts = []
@@ -281,7 +281,7 @@ def visibility(group_ids: Tensor, parent_ids: Tensor) -> Tensor:
 
 
 def _blocks(groups: Tensor, parents: Tensor) -> list[Block]:
-    """Prompt and replies of each cluster; one block of everything if a cluster does not stand together."""
+    """Prompt and replies of each cluster; one block of everything if a cluster is not contiguous."""
     _, lengths = torch.unique_consecutive(parents, return_counts=True)
     if len(lengths) != len(torch.unique(parents)):
         return [Block(slice(0, len(groups)), slice(0, len(groups)))]
@@ -294,7 +294,7 @@ def _blocks(groups: Tensor, parents: Tensor) -> list[Block]:
     return [block for block in blocks if block.rows.start < block.rows.stop]
 
 
-# LoRA with one matrix product instead of three; the gradients of the two factors are those of PEFT's own layer
+# LoRA with one matrix product instead of three; the gradients of the two factors equal those of PEFT's own layer
 
 
 def _fuse(model: Any) -> None:

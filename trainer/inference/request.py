@@ -1,4 +1,4 @@
-"""One request on its way through the engine: known to both of its threads, so it loads nothing."""
+"""One request on its way through the engine. The caller's thread imports this too, so it loads nothing."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class EngineRequest:
-    """What is asked, and where the replies go."""
+    """A request, and where its replies go."""
 
     messages: Sequence[ChatMessage]
     adapter: Path | None
     model_name: str
     samples: int
     temperature: float
-    most_tokens: int
+    max_tokens: int
     stop: tuple[str, ...]
     seed: int | None
     tell: Callable[[int, str], None] | None
-    """Told the number of a reply and its text so far, after each of its tokens."""
+    """Called with the number of a reply and its text so far, after each of its tokens."""
     finish: Callable[[list[Completion] | BaseException], None]
     is_cancelled: bool = False
     replies: list[Reply] = field(default_factory=list)

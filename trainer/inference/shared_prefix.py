@@ -1,9 +1,9 @@
-"""Attention that keeps what many replies share only once.
+"""Attention that stores what many replies share only once.
 
 Prompts of one hour share their rules and examples; the agents of one decision share the whole prompt. So a
-batch is kept as three levels: a shared beginning, the distinct prompts, and the replies, each a small tensor
-of its own. transformers calls ``attend`` of the memory it is handed instead of its own attention; keys and
-values are never repeated for grouped heads, for rows, or for a step.
+batch has three levels: a shared beginning, the distinct prompts, and the replies, each in its own small tensor.
+transformers calls ``attend`` of the given memory instead of its own attention; keys and values are never repeated for
+grouped heads, for rows, or for a step.
 
 A ``PromptReader`` reads each distinct prompt into such memory once, and remembers beginnings from call to call.
 """
@@ -29,21 +29,21 @@ Layer = tuple["Tensor", "Tensor"]
 Tokens = tuple[int, ...]
 
 _BLOCK = 64
-"""Reply tokens that there is made room for at once: few are unused, and old ones are seldom copied."""
+"""Reply tokens allocated at a time: little is unused, and old ones are seldom copied."""
 _WORTH_SHARING = 16
-"""Fewer common tokens than this are cheaper to read again than to read apart."""
+"""With fewer common tokens than this, reading them again is cheaper than reading them separately."""
 _TOKENS_AT_ONCE = 4096
 _REMEMBERED = 4
 
 
 class Memory(Protocol):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Attention output [rows, tokens, heads, head size] to what ``query`` may see; may remember the others."""
+        """Attention output [rows, tokens, heads, head size] over what ``query`` may see; may store keys and values."""
         ...
 
 
 def register() -> str:
-    """Make the attention known to transformers; returns the name to load a model with."""
+    """Register the attention with transformers; returns its name for loading a model."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(IMPLEMENTATION, _attention)
@@ -98,14 +98,14 @@ class Prompts:
         return torch.tensor([len(prompt) for prompt in self.tokens])
 
     def keep(self, rows: list[int]) -> None:
-        """Forget every other prompt."""
+        """Drop all other prompts."""
         self.tokens = [self.tokens[row] for row in rows]
         longest = max(map(len, self.tokens))
         for layer, (key, value) in enumerate(self.layers):
             self.layers[layer] = key[rows, :, :longest], value[rows, :, :longest]
 
     def add(self, other: Prompts) -> Tensor:
-        """Hold the prompts of ``other`` too, each once; returns where they are here."""
+        """Add the prompts of ``other``, each once; returns their rows here."""
         new = [row for row, prompt in enumerate(other.tokens) if prompt not in self.tokens]
         if new:
             self.tokens = [*self.tokens, *(other.tokens[row] for row in new)]
@@ -118,7 +118,7 @@ class Prompts:
 class ReplyMemory:
     """Replies in progress, one token a step for every row; row ``i`` continues prompt ``prompt_of[i]``.
 
-    A row that joined later has nothing in its first columns: all rows write into the same column.
+    The first columns of a row that joined later are empty: all rows write into the same column.
     """
 
     def __init__(self, prompts: Prompts, prompt_of: Tensor) -> None:
@@ -128,13 +128,13 @@ class ReplyMemory:
         self._replies: list[Layer] = [(nothing, nothing) for _ in prompts.layers]
         self._prompt_of = prompt_of
         self._empty = torch.zeros_like(prompt_of)
-        """How many of a row's first columns have nothing."""
+        """How many of a row's first columns are empty."""
         self.tokens = 0
-        """How many reply tokens are remembered, the one being read included."""
+        """How many reply tokens are stored, including the current one."""
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """Give each row a slot beside the other rows of its prompt, so that one product serves them all."""
+        """Give each row a slot next to the other rows of its prompt, so that one matrix product serves them all."""
         lengths = self._prompts.lengths
         counts = torch.bincount(self._prompt_of, minlength=len(lengths))
         self._width = int(counts.max())
@@ -147,7 +147,7 @@ class ReplyMemory:
         self._reply_mask = _hidden(torch.arange(int(self._empty.max()))[None] < self._empty[:, None])
 
     def keep(self, rows: Tensor) -> None:
-        """Forget every other row, the prompts that no row continues, and the columns that no row wrote."""
+        """Drop all other rows, the prompts that no row continues, and the columns that no row uses."""
         self._empty = self._empty[rows]
         unused = int(self._empty.min())
         for layer, (key, value) in enumerate(self._replies):  # one at a time: the old layer is freed before the next
@@ -160,7 +160,7 @@ class ReplyMemory:
         self._lay_out()
 
     def join(self, other: ReplyMemory) -> None:
-        """Go on with the rows of ``other`` too, after the own ones."""
+        """Append the rows of ``other``."""
         place = self._prompts.add(other._prompts)
         self._prompt_of = torch.cat([self._prompt_of, place[other._prompt_of]])
         tokens = max(self.tokens, other.tokens)
@@ -190,7 +190,7 @@ class ReplyMemory:
         return attended.reshape(rows, heads, 1, size).transpose(1, 2)
 
     def _remembered(self, layer: int, key: Tensor, value: Tensor) -> Layer:
-        """Keys and values of every reply token of ``layer``, with this newest one."""
+        """Keys and values of every reply token of ``layer``, including this newest one."""
         keys, values = self._replies[layer]
         if keys.shape[2] < self.tokens:
             keys, values = pad(keys, (0, 0, 0, _BLOCK)), pad(values, (0, 0, 0, _BLOCK))
@@ -215,7 +215,7 @@ class ReplyMemory:
 
 
 def padded(layers_by_prompt: list[list[Layer]], prompts: Sequence[Tokens]) -> Prompts:
-    """Prompts that were read apart, each [1, heads, its length, size] per layer, as one."""
+    """Prompts that were read separately, each [1, heads, its length, size] per layer, as one."""
     layers = [
         (_stacked([key for key, _ in layer]), _stacked([value for _, value in layer]))
         for layer in zip(*layers_by_prompt, strict=True)
@@ -235,7 +235,7 @@ def _ending(part: Tensor, tokens: int, width: int) -> Tensor:
 
 
 def _hidden(columns: Tensor) -> Tensor:
-    """What to add to attention scores [rows, heads, group, columns] so that these ``columns`` get none."""
+    """The mask to add to attention scores [rows, heads, group, columns] so that these ``columns`` get no attention."""
     return torch.zeros(columns.shape).masked_fill_(columns, float("-inf"))[:, None, None]
 
 
@@ -247,7 +247,7 @@ class PromptReader:
         self._remembered: OrderedDict[tuple[Path | None, Tokens], list[Layer]] = OrderedDict()
 
     def read(self, prompts: Sequence[Tokens], adapter: Path | None) -> tuple[Prompts, Tensor]:
-        """Distinct ``prompts``, all under one adapter. The hidden states are those of each last token."""
+        """Read distinct ``prompts``, all with one adapter. The hidden states are those of each last token."""
         common = min(shared_beginning(prompts), min(len(prompt) for prompt in prompts) - 1)
         beginning = self._beginning(prompts[0][:common], adapter, alone=len(prompts) == 1)
         known = beginning[0][0].shape[2] if beginning else 0
@@ -266,12 +266,12 @@ class PromptReader:
         return padded(by_prompt, prompts), torch.stack(last_hidden)
 
     def bytes_per_token(self) -> int:
-        """What one token of one row takes in memory; measured, since architectures name their sizes differently."""
+        """Memory for one token of one row; measured, since architectures name their sizes differently."""
         layers, _ = self._forward([(0,)], [], 0)
         return sum(key.nbytes + value.nbytes for key, value in layers)
 
     def _beginning(self, common: Tokens, adapter: Path | None, *, alone: bool) -> list[Layer]:
-        """Keys and values of the longest useful part of ``common``; empty if none is worth it."""
+        """Keys and values of the longest useful part of ``common``; empty if none is worth storing."""
         best, source = 0, None
         for (other, tokens), layers in self._remembered.items():
             overlap = shared_beginning([common, tokens]) if other == adapter else 0
@@ -318,7 +318,7 @@ def _in_chunks(lengths: Sequence[int]) -> list[list[int]]:
 
 def shared_beginning(sequences: Sequence[tuple[int, ...]]) -> int:
     """How many leading tokens all ``sequences`` have in common."""
-    shortest, longest = min(sequences), max(sequences)  # between the extremes of the order, all others share it too
+    shortest, longest = min(sequences), max(sequences)  # all others sort between these two, so they share it too
     for index, (one, other) in enumerate(zip(shortest, longest, strict=False)):
         if one != other:
             return index

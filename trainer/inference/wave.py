@@ -1,14 +1,14 @@
-"""Replies that are written together: a wave starts together, loses rows as they end, and may join another.
+"""Replies that are generated together: a wave starts together, loses rows as they end, and may join another.
 
-Requests that arrive meanwhile start a wave of their own; the engine steps the waves in turn and joins them when they
-become many, so nobody waits for somebody else's long reply to end.
+Requests that arrive in the meantime start their own wave; the engine steps the waves in turn and joins them when there
+are many, so no request waits for another's long reply to end.
 
-Before they start, replies wait in two lanes, the short and the long ones, each with room of its own, so that memory
-stays bounded and a short one never waits for a long one to end. A wave keeps its prompts and its replies as rectangles;
-what is written together must be alike enough that they are not mostly padding.
+Before they start, replies wait in two lanes, one for short and one for long replies, each with its own capacity, so
+that memory stays bounded and a short reply never waits for a long one to end. A wave stores its prompts and its replies
+as rectangles; replies in one wave must be of similar length, so that these are not mostly padding.
 
-Each reply brings its own uniform numbers, so a request with a seed gives the same reply whoever shares its wave, up to
-the rounding of a differently shaped matrix product.
+Each reply has its own stream of random numbers, so a request with a seed gives the same reply whichever replies share
+its wave, except for rounding in matrix products of different shape.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _COMPACT_BELOW = 0.75
-"""Rows that ended are carried along until this share of the wave is left: moving memory costs too."""
-MOST_ROWS = 64
-"""Replies of one wave, and of one lane: beyond this a CPU gains nothing from more."""
+"""Finished rows are kept until only this share of the wave is left: moving memory costs too."""
+MAX_ROWS = 64
+"""Maximum replies of one wave, and of one lane: a CPU gains nothing from more."""
 LANE_BYTES = 1 << 30
-"""Memory for the prompts and replies of one lane, as if every reply became as long as it may."""
+"""Memory for the prompts and replies of one lane, assuming that every reply reaches its maximum length."""
 _LONG = 256
-"""Replies that may have more tokens than this wait in the lane of the long ones."""
+"""Replies with a higher token limit than this wait in the lane for long replies."""
 _PADDING_ALLOWED = 2048
 """Tokens of padding that cost less than a second pass over the model's weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """The parts of a causal language model that writing needs."""
+    """The parts of a causal language model that generation needs."""
 
     decoder: Any
     head: Any
@@ -57,7 +57,7 @@ class Reply:
     adapter: Path | None
     prompt: Tokens
     temperature: float
-    most_tokens: int
+    max_tokens: int
     stop: tuple[str, ...]
     source: random.Random
     is_wanted: Callable[[], bool]
@@ -68,7 +68,7 @@ class Reply:
 
 
 class Wave:
-    """Replies of one adapter. ``step`` writes one token of each and says which replies ended with it."""
+    """Replies of one adapter. ``step`` generates one token of each and returns the replies that ended with it."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Wave:
 
     @property
     def replies(self) -> Sequence[Reply]:
-        """The rows still carried; those that ended before may be among them."""
+        """The rows still kept, which may include finished ones."""
         return self._rows
 
     @property
@@ -114,7 +114,7 @@ class Wave:
         return ended
 
     def join(self, other: Wave) -> None:
-        """Go on with the replies of ``other``, a wave of the same adapter, too."""
+        """Take over the replies of ``other``, a wave of the same adapter."""
         self._rows += other._rows
         self._positions = torch.cat([self._positions, other._positions])
         self._hidden = torch.cat([self._hidden, other._hidden])
@@ -131,7 +131,7 @@ class Wave:
         return tokens
 
     def _ends_with(self, reply: Reply, token: int) -> bool:
-        """Whether this token ended ``reply``; sets why."""
+        """Whether this token ends ``reply``; if so, sets the reason."""
         if reply.finish_reason is not None:
             return False
         if not reply.is_wanted():
@@ -142,7 +142,7 @@ class Wave:
             cut = _cut_at_stop(self._text_of(reply.token_ids), reply.stop) if reply.stop else None
             if cut is not None:
                 reply.finish_reason, reply.text = "stop", cut
-            elif len(reply.token_ids) >= reply.most_tokens:
+            elif len(reply.token_ids) >= reply.max_tokens:
                 reply.finish_reason, reply.text = "length", self._text_of(reply.token_ids)
         return reply.finish_reason is not None
 
@@ -162,14 +162,14 @@ class Wave:
 
 
 def random_source(seed: int | None, sample: int) -> random.Random:
-    """The stream of numbers of one reply: its own for every sample of a request."""
+    """The random numbers of one reply: a separate stream for every sample of a request."""
     return random.Random() if seed is None else random.Random(f"{seed}:{sample}")
 
 
 def _choose(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """One token per row by inverse transform, and its log-probability at temperature 1.
 
-    Temperature 0 takes the likeliest token.
+    Temperature 0 selects the most likely token.
     """
     greedy = temperatures <= 0
     scaled = logits / torch.where(greedy, torch.ones_like(temperatures), temperatures)[:, None]
@@ -182,7 +182,7 @@ def _choose(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Ten
 
 
 def _cut_at_stop(text: str, stops: Sequence[str]) -> str | None:
-    """``text`` up to the first of ``stops``, or None if it holds none."""
+    """``text`` up to the first of ``stops``, or None if it contains none."""
     places = [place for stop in stops if stop and (place := text.find(stop)) >= 0]
     return text[: min(places)] if places else None
 
@@ -200,13 +200,13 @@ class Waiting:
         (self._long if _is_long(reply) else self._short).replies.append(reply)
 
     def take(self, waves: Sequence[Sequence[Reply]]) -> list[Reply]:
-        """The next replies of each lane that have room beside those in ``waves``."""
+        """The next replies of each lane that fit beside those in ``waves``."""
         long = [[reply for reply in wave if _is_long(reply)] for wave in waves]
         short = [[reply for reply in wave if not _is_long(reply)] for wave in waves]
         return [*self._short.take(short), *self._long.take(long)]
 
     def remove_unwanted(self) -> list[Reply]:
-        """Take out the replies that nobody waits for any more."""
+        """Remove the replies that no caller waits for any more."""
         return self._short.remove_unwanted() + self._long.remove_unwanted()
 
     def remove_all(self) -> list[Reply]:
@@ -217,20 +217,20 @@ class Waiting:
 
 
 class _Lane:
-    """Replies in the order they came, and room for ``tokens`` of prompts and replies."""
+    """Replies in order of arrival, and a capacity of ``tokens`` for prompts and replies."""
 
     def __init__(self, tokens: int) -> None:
         self.replies: deque[Reply] = deque()
         self._tokens = tokens
 
     def take(self, waves: Sequence[Sequence[Reply]]) -> list[Reply]:
-        """Those that have room; one that alone is too large for the lane begins when nothing else is under way."""
+        """The replies that fit; one that alone is too large for the lane starts when nothing else is running."""
         rows = sum(map(len, waves))
         tokens = sum(map(_may_hold, waves))
         taken: list[Reply] = []
         while self.replies:
             grown = [*taken, self.replies[0]]
-            is_full = rows + len(grown) > MOST_ROWS or tokens + _may_hold(grown) > self._tokens
+            is_full = rows + len(grown) > MAX_ROWS or tokens + _may_hold(grown) > self._tokens
             if is_full and (rows or taken):
                 break
             taken = grown
@@ -245,7 +245,7 @@ class _Lane:
 
 
 def in_waves(replies: Sequence[Reply]) -> list[list[Reply]]:
-    """``replies`` of one adapter in as few waves as are not mostly padding."""
+    """``replies`` of one adapter in the minimum number of waves that are not mostly padding."""
     waves: list[list[Reply]] = []
     for reply in sorted(replies, key=lambda reply: len(reply.prompt)):
         if waves and _fit_together([*waves[-1], reply]):
@@ -256,25 +256,25 @@ def in_waves(replies: Sequence[Reply]) -> list[list[Reply]]:
 
 
 def cheapest_pair(waves: Sequence[Sequence[Reply]]) -> tuple[int, int] | None:
-    """The two waves that are joined with the least memory moved; None if no two fit together."""
+    """The two waves that can be joined with the least memory moved; None if no two fit together."""
     joined = {(one, other): [*waves[one], *waves[other]] for one, other in combinations(range(len(waves)), 2)}
     fitting = [pair for pair, replies in joined.items() if _fit_together(replies)]
     return min(fitting, key=lambda pair: _held(joined[pair]), default=None)
 
 
 def _is_long(reply: Reply) -> bool:
-    return reply.most_tokens > _LONG
+    return reply.max_tokens > _LONG
 
 
 def _may_hold(wave: Sequence[Reply]) -> int:
-    """Tokens that ``wave`` holds when every reply is as long as it may be."""
-    return sum(len(prompt) for prompt in {reply.prompt for reply in wave}) + sum(reply.most_tokens for reply in wave)
+    """Tokens that ``wave`` holds if every reply reaches its maximum length."""
+    return sum(len(prompt) for prompt in {reply.prompt for reply in wave}) + sum(reply.max_tokens for reply in wave)
 
 
 def _fit_together(replies: Sequence[Reply]) -> bool:
     used = sum(len(prompt) for prompt in {reply.prompt for reply in replies})
     used += sum(len(reply.token_ids) for reply in replies)
-    return len(replies) <= MOST_ROWS and _held(replies) <= 1.5 * used + _PADDING_ALLOWED
+    return len(replies) <= MAX_ROWS and _held(replies) <= 1.5 * used + _PADDING_ALLOWED
 
 
 def _held(replies: Sequence[Reply]) -> int:

@@ -1,6 +1,6 @@
 """Lets ``python scripts/NAME.py`` work from a checkout with any Python: the project's own environment is used.
 
-Kept free of third-party imports, and out of the way once the packages can be imported.
+It has no third-party imports, and does nothing more once the packages can be imported.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ def run(module: str) -> int:
         return 2
     try:
         return int(importlib.import_module(module).main())
-    except KeyboardInterrupt:  # during the imports; the command itself answers it from then on
+    except KeyboardInterrupt:  # during the imports; after that the command itself handles it
         return 130

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainer.promote.canary import MARGIN, CanaryRuling, CanaryWindow, CanaryWindows, decide
-from trainer.statistics.intervals import FEWEST_WINDOWS
+from trainer.statistics.intervals import MIN_WINDOWS
 
 CANARIES = 200
 WINDOWS = 14 * 24
@@ -22,7 +22,7 @@ def _rulings(worth: float) -> Counter[CanaryRuling]:
 
 def _first_ruling(differences: list[float]) -> CanaryRuling:
     windows = tuple(CanaryWindow(f"window {number}", value, 0.0) for number, value in enumerate(differences))
-    looks = (decide(CanaryWindows(windows[:seen], "m")).ruling for seen in range(FEWEST_WINDOWS, WINDOWS + 1, 4))
+    looks = (decide(CanaryWindows(windows[:seen], "m")).ruling for seen in range(MIN_WINDOWS, WINDOWS + 1, 4))
     return next((ruling for ruling in looks if ruling is not CanaryRuling.WAIT), CanaryRuling.WAIT)
 
 

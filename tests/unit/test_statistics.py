@@ -13,7 +13,7 @@ from scipy.stats import rankdata as ranks
 
 from trainer.evidence import Interval
 from trainer.statistics.intervals import (
-    FEWEST_WINDOWS,
+    MIN_WINDOWS,
     SHARE,
     Floats,
     by_window,
@@ -32,7 +32,7 @@ def _ends(interval: Interval) -> tuple[float, float]:
     return interval.low, interval.high
 
 
-@given(st.lists(finite, min_size=FEWEST_WINDOWS, max_size=40))
+@given(st.lists(finite, min_size=MIN_WINDOWS, max_size=40))
 def test_an_interval_is_finite_and_holds_its_mean(values: list[float]) -> None:
     interval = mean_interval(values, resamples=200)
     low, high = _ends(interval)
@@ -47,7 +47,7 @@ def test_the_same_numbers_and_seed_give_the_same_interval() -> None:
 
 
 def test_too_few_windows_have_a_mean_but_no_interval() -> None:
-    interval = mean_interval([1.0] * (FEWEST_WINDOWS - 1))
+    interval = mean_interval([1.0] * (MIN_WINDOWS - 1))
     assert interval.mean == 1.0
     assert not interval.is_known
 

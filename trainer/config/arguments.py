@@ -1,4 +1,4 @@
-"""The command line of a command, made from its settings: flags, ``--help`` with what people use, ``--help-all``."""
+"""The command line of a command, from its settings: flags, ``--help`` with the common ones, ``--help-all``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from trainer.config.settings import (
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 30
-"""Of a command with more settings than this, ``--help`` shows only those that people use."""
+"""For a command with more settings than this, ``--help`` shows only the common ones."""
 
 
 class _Parser(argparse.ArgumentParser):
     secrets: Mapping[str, str] = {}
-    """Flags that a key would have, if keys had flags, and the variables they have instead."""
+    """The flags that keys would have, and the variables to set instead."""
     flags: Sequence[str] = ()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -57,7 +57,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Flags in a column that most of them fit."""
+    """Prints flags in a column that is wide enough for most of them."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=max(100, shutil.get_terminal_size().columns - 2))
@@ -127,7 +127,7 @@ def parse(cls: type[Command], argv: Sequence[str], *, prog: str, description: st
 
 
 def _is_shown(field: FieldInfo) -> bool:
-    """Positional arguments and what asks for one deed always are."""
+    """Positional arguments and flags for a single call are always shown."""
     return bool(extra_of(field, "common") or extra_of(field, "flag_only"))
 
 
@@ -137,7 +137,7 @@ def _positionals(cls: type[Command]) -> list[str]:
 
 
 def title_of(section: type[Section]) -> str:
-    """What the section is called in ``--help``; those of one name stand together there."""
+    """The section's title in ``--help``; sections with the same title are shown together."""
     return (section.__doc__ or section.__name__).strip().splitlines()[0].rstrip(".")
 
 
@@ -180,12 +180,12 @@ def _add_argument(group: argparse._ArgumentGroup, name: str, field: FieldInfo, *
 
 
 def _escaped(text: str) -> str:
-    """As argparse wants it: it formats a help text with ``%``."""
+    """Escaped for argparse, which formats help texts with ``%``."""
     return text.replace("%", "%%")
 
 
 def shown_default(field: FieldInfo) -> str:
-    """The default as a user would write it; empty where there is none."""
+    """The default as a user would write it; empty if there is none."""
     default = field.default
     if default is None or default == "" or default == () or isinstance(default, SecretStr):
         return ""

@@ -1,6 +1,6 @@
 """The settings of the commands that train, evaluate, promote and serve: their sections, and what only they have.
 
-What a command is asked to do once (roll back, list, force) is a flag and never a variable.
+An option for a single call (roll back, list, force) is a flag and never a variable.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from trainer.config.training import (
 
 
 class TrainSecrets(DatabaseSecrets, EvaluationSecrets, WandbSecrets):
-    """Everything that a training calls out to."""
+    """The secrets of all services that training calls."""
 
 
 class TrainSettings(DatabaseCommand):
@@ -257,7 +257,7 @@ COMMANDS: tuple[type[Command], ...] = (
 
 
 def all_variables() -> frozenset[str]:
-    """Every variable that any command reads; a command does not reject a variable of another."""
+    """Every variable that any command reads; no command rejects another command's variable."""
     return frozenset[str]().union(*(variables_of(command) for command in COMMANDS))
 
 

@@ -99,15 +99,15 @@ class ExaminationSettings(Section):
 
 
 class ExaminedJudge(JudgePriceSettings, JudgeCallSettings):
-    """In how many orders it is asked is no choice of the user's."""
+    """The user cannot choose the number of orders."""
 
     def asked_in(self, orders: int) -> JudgeSettings:
-        """The judge as one part of the examination asks it."""
+        """The judge's settings for one part of the examination."""
         return JudgeSettings(judge_orders=orders, **{name: getattr(self, name) for name in type(self).model_fields})
 
 
 class ExaminationSecrets(DatabaseSecrets, JudgeSecrets):
-    """What a certification calls out to."""
+    """The secrets of all services that a certification calls."""
 
 
 class CertifySettings(DatabaseCommand):

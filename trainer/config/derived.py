@@ -1,4 +1,4 @@
-"""What follows from settings: the rules of reading, the moment that counts as now, the evaluation's judge, a key."""
+"""Values derived from settings: the rules for reading, the current time, the evaluation's judge, its keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def judge_key(secrets: JudgeSecrets, base_url: str | None) -> str:
 def window_rules(
     settings: WindowSettings, *, purpose: Literal["training", "evaluation"] = "training", now: datetime | None = None
 ) -> Rules:
-    """The settings as the rules that reading and checking go by. Without ``now``: ``--until``, or the wall clock."""
+    """The rules for reading and checking, from the settings. ``now`` defaults to ``--until``, else to the clock."""
     return Rules(
         min_agents=settings.min_agents,
         min_actions=settings.min_actions,
@@ -40,7 +40,7 @@ def window_rules(
 def judged_by(judge: JudgeSettings, evaluation: EvaluationSettings) -> JudgeSettings:
     """The evaluation's judge.
 
-    ``auto`` takes the second model where one is configured: a model that was trained to please one judge should
+    ``auto`` uses the second model if one is configured: a model that was trained on one judge's scores should also
     convince another. Otherwise it is the training judge.
     """
     choice, model = evaluation.eval_judge, evaluation.eval_judge_model

@@ -1,8 +1,8 @@
 """Every setting, once: its flag, its variable, its default and what it means.
 
-A section is what a stage is handed. Where one command reads only half of a section, the section is built from two:
-a flag that `--help` shows has an effect. Secrets stand in sections of their own, which only those who call out are
-handed. A sentence of help here is the only place where the setting is described.
+A section is what a stage receives. If a command reads only half of a section, the section is composed of two, so that
+every flag in `--help` has an effect. Secrets have their own sections, which only code that calls other services
+receives. The help text here is the only description of a setting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from data_bridge.models import DECISIONS
 from trainer.config.settings import Command, Duration, Names, Section, setting
 
 MAX_HOURS = 10 * 365 * 24
-"""Of the simulated market in one command: as far as a lookback reaches."""
+"""Maximum hours of the simulated market in one command: as many as a lookback can cover."""
 
 
 class OutputSettings(Section):
@@ -31,17 +31,17 @@ class OutputSettings(Section):
 class DatabaseSettings(Section):
     """Database."""
 
-    # Postgres counts it in milliseconds, in 32 bits.
+    # Postgres stores it in milliseconds, in 32 bits.
     statement_timeout: Duration = setting("2m", "Maximum time for one SQL statement.", le=timedelta(days=24))
 
 
 def moment_of(until: str | None) -> datetime:
-    """``--until`` as an aware moment; now where it is not given."""
+    """``--until`` as an aware moment; now if it is not set."""
     if until is None:
         return datetime.now(UTC)
     try:
         moment = datetime.fromisoformat(until)
-        if not 1000 < moment.year < 2999:  # as window ids have it: far from where the calendar ends
+        if not 1000 < moment.year < 2999:  # as in window ids: far from the end of the calendar
             raise ValueError
     except ValueError:
         raise ConfigurationError(f"--until: write a moment as 2026-11-02T12:00 in UTC (got {until!r}).") from None

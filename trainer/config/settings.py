@@ -1,6 +1,6 @@
 """What a setting is: one field that is a flag, a variable, a key of ``run.toml`` and a line of help.
 
-A section is a small frozen pydantic model whose fields were made with ``setting``: it is what a stage is handed. A
+A section is a small frozen pydantic model whose fields are created with ``setting``: it is what a stage receives. A
 command is a model whose fields are sections.
 """
 
@@ -23,7 +23,7 @@ PREFIX = "HINDSIGHT_"
 
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _MAX_DURATION = timedelta(days=3650)
-"""More than anyone waits or looks back, and far from where the calendar ends."""
+"""Longer than any useful wait or lookback, and far from the end of the calendar."""
 
 
 def parse_duration(value: object) -> timedelta:
@@ -44,7 +44,7 @@ def _split(value: object) -> object:
 
 
 def written_duration(value: timedelta) -> str:
-    """As one writes it into a setting: ``7d``, ``36h`` or ``90m``."""
+    """The duration as written in a setting: ``7d``, ``36h`` or ``90m``."""
     for letter in ("d", "h"):
         if not value % _UNITS[letter]:
             return f"{value // _UNITS[letter]}{letter}"
@@ -56,13 +56,13 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
 class Section(BaseModel):
-    """What one stage is handed. The docstring's first line is its title in ``--help``."""
+    """What one stage receives. The docstring's first line is its title in ``--help``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
 
 class Placed(NamedTuple):
-    """One setting, and where it stands."""
+    """One setting and its location."""
 
     section: str
     name: str
@@ -86,12 +86,11 @@ def setting(
 ) -> Any:
     """A field that is also a flag (``--field-name``) and a variable (``HINDSIGHT_FIELD_NAME``), unless named otherwise.
 
-    Keys and passwords (``SecretStr``) get a flag only when it is named: a command line is visible to everyone
-    on the host. A positional argument has no variable, nor has what asks for one deed (``flag_only``): a variable
-    that rolls back would do so every time. ``several_words``: a value like `max-variance 4` needs no quotes.
-    ``common``: shown by ``--help``, the others by ``--help-all``. ``formerly``: the field's name in an earlier
-    version, whose flag and variable are still understood, with a warning. ``by_backend``: what is unset is for the
-    backend to decide.
+    Keys and passwords (``SecretStr``) get a flag only if it is named: a command line is visible to everyone on the
+    host. Positional arguments have no variable, nor have settings for a single call (``flag_only``): a variable that
+    rolls back would do so every time. ``several_words``: a value like `max-variance 4` needs no quotes. ``common``:
+    shown by ``--help``, the others by ``--help-all``. ``formerly``: the field's name in an earlier version, whose flag
+    and variable still work, with a warning. ``by_backend``: if unset, the backend decides.
     """
     extra: dict[str, Any] = {"env": env, "flag": flag, "metavar": metavar, "positional": positional, "common": common}
     extra |= {"flag_only": flag_only or positional, "several_words": several_words, "formerly": formerly}
@@ -120,7 +119,7 @@ class Command(BaseModel):
 
 
 def extra_of(field: FieldInfo, key: str) -> Any:
-    """What ``setting`` was told beside the field itself."""
+    """An argument of ``setting`` that is not part of the field itself."""
     return field.json_schema_extra.get(key) if isinstance(field.json_schema_extra, dict) else None
 
 
@@ -130,21 +129,21 @@ def sections_of(cls: type[Command]) -> dict[str, type[Section]]:
 
 
 def settings_of(cls: type[Command]) -> Iterator[Placed]:
-    """Every setting of a command. Its name is unique in all sections: a flag has no section."""
+    """Every setting of a command. Its name is unique across all sections, since a flag has no section."""
     for section, kind in sections_of(cls).items():
         for name, field in kind.model_fields.items():
             yield Placed(section, name, field)
 
 
 def flag_of(name: str, field: FieldInfo) -> str:
-    """How the setting is spelt on the command line."""
+    """The setting's name on the command line."""
     if extra_of(field, "positional"):
         return name.upper()
     return extra_of(field, "flag") or "--" + name.replace("_", "-")
 
 
 def variable_of(name: str, field: FieldInfo) -> str | None:
-    """The setting's variable; None for what is only ever said on the command line."""
+    """The setting's variable; None if it can only be set on the command line."""
     if extra_of(field, "flag_only"):
         return None
     return extra_of(field, "env") or PREFIX + name.upper()
@@ -180,14 +179,14 @@ C = TypeVar("C", bound=Command)
 
 
 def flat_values(settings: Command) -> dict[str, Any]:
-    """Every setting that is no secret by its name, as plain JSON."""
+    """Every setting that is not a secret, by name, as plain JSON."""
     secret = {name for _, name, field in settings_of(type(settings)) if is_secret(field)}
     dumped = settings.model_dump(mode="json").values()
     return {name: value for section in dumped for name, value in section.items() if name not in secret}
 
 
 def public_values(settings: Command) -> dict[str, Any]:
-    """Every setting as plain JSON, with secrets replaced by whether they are set, passwords in addresses masked."""
+    """Every setting as plain JSON; secrets are replaced by whether they are set, passwords in URLs are masked."""
     values: dict[str, Any] = {}
     for section, name, field in settings_of(type(settings)):
         if is_secret(field):
@@ -197,7 +196,7 @@ def public_values(settings: Command) -> dict[str, Any]:
 
 
 def settings_from(cls: type[C], **values: Any) -> C:
-    """A command's settings from values by name, whatever section they belong to; for programs and tests."""
+    """A command's settings from values by name, without their sections; for programs and tests."""
     placed: dict[str, dict[str, Any]] = {section: {} for section in sections_of(cls)}
     where = {name: section for section, name, _ in settings_of(cls)}
     for name, value in values.items():
@@ -206,5 +205,5 @@ def settings_from(cls: type[C], **values: Any) -> C:
 
 
 def closest(word: str, names: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The one of ``names`` that ``word`` may have been meant for."""
+    """The one of ``names`` that is most similar to ``word``, if any is similar enough."""
     return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)), None)

@@ -1,7 +1,7 @@
 """Fills a command's settings from flags, the environment, ``.env``, ``run.toml`` and defaults, in that order.
 
-argparse and pydantic rather than pydantic-settings: that has no flat flags and variables for nested sections, and an
-unknown variable or a wrong value must be one sentence that names where it was set. Nothing here touches
+argparse and pydantic rather than pydantic-settings, which has no flat flags and variables for nested sections; also, an
+unknown variable or a wrong value must give one sentence that names where it was set. Nothing here changes
 ``os.environ``.
 """
 
@@ -39,10 +39,10 @@ from trainer.config.settings import (
 logger = logging.getLogger(__name__)
 
 _OUR_PREFIXES = (PREFIX, "JUDGE_", "EVAL_JUDGE_")
-"""Whatever begins like this is meant for us, also in an environment that we share with others."""
+"""A variable with this prefix is meant for us, even in an environment that we share with other programs."""
 
 _MISSPELT = 0.9
-"""Likeness from which a name in `.env` is one of ours misspelt (DATABASE_URI), not a neighbour (TEST_DATABASE_URL)."""
+"""Similarity above which a name in `.env` is a misspelling of ours (DATABASE_URI), not another (TEST_DATABASE_URL)."""
 
 
 def load(
@@ -59,7 +59,7 @@ def load(
 ) -> C:
     """Settings of ``cls`` for one call of a command. ConfigurationError names the setting that is wrong.
 
-    ``known_variables`` and ``known_keys`` are those of all commands: one shared ``.env`` or ``run.toml`` serves them.
+    ``known_variables`` and ``known_keys`` are those of all commands, which share one ``.env`` or ``run.toml``.
     """
     environ = os.environ if environ is None else environ
     given = parse(cls, argv, prog=prog, description=description, epilog=epilog)
@@ -110,7 +110,7 @@ def _found(
 
 
 def _read_config(path: Path, known: Mapping[str, Mapping[str, FieldInfo]]) -> dict[str, dict[str, Any]]:
-    """The tables of a ``run.toml``. ConfigurationError for what it cannot hold: unknown names, secrets, deeds."""
+    """The tables of a ``run.toml``. ConfigurationError for unknown names, secrets and settings that are flags only."""
     import tomllib
 
     try:
@@ -121,15 +121,15 @@ def _read_config(path: Path, known: Mapping[str, Mapping[str, FieldInfo]]) -> di
         raise ConfigurationError(f"--config: {path} is not TOML ({error}).") from None
     for section, table in tables.items():
         if section not in known or not isinstance(table, dict):
-            raise ConfigurationError(f"{path}: [{section}] is no section of settings{_hint(section, known)}.")
+            raise ConfigurationError(f"{path}: [{section}] is not a section of settings{_hint(section, known)}.")
         for name in table:
             field = known[section].get(name)
             if field is None:
-                raise ConfigurationError(f"{path}: {section}.{name} is no setting{_hint(name, known[section])}.")
+                raise ConfigurationError(f"{path}: {section}.{name} is not a setting{_hint(name, known[section])}.")
             if is_secret(field):
                 raise ConfigurationError(f"{path}: {name} is a secret: set {variable_of(name, field)} instead.")
             if extra_of(field, "flag_only"):
-                raise ConfigurationError(f"{path}: {name} is asked for on the command line only.")
+                raise ConfigurationError(f"{path}: {name} can only be set on the command line.")
     return tables
 
 
@@ -175,9 +175,9 @@ def _read_dotenv(path: Path) -> dict[str, str]:
 def _reject_unknown_variables(
     cls: type[Command], environ: Mapping[str, str], file_values: Mapping[str, str], known: frozenset[str]
 ) -> None:
-    """A misspelt variable would be ignored silently; every command knows all of ours.
+    """ConfigurationError for a misspelt variable, which would otherwise be ignored; every command knows all of ours.
 
-    The environment belongs to everyone, `.env` mostly to us: there a likeness is enough to ask.
+    Other programs share the environment, but `.env` is mostly ours: there, similarity is enough for an error.
     """
     names = known | variables_of(cls)
     for variable in (*file_values, *environ):

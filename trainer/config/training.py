@@ -1,4 +1,4 @@
-"""The settings of learning and what follows on it: model, backend, training, market, evaluation, gate, promotion."""
+"""The settings for training and what follows it: model, backend, training, market, evaluation, gate, promotion."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class TrainingSettings(CpuTrainingSettings, StepLimitSettings):
 
 @dataclass(frozen=True, slots=True)
 class TraineeSettings:
-    """What every backend is handed: the model, how it learns, and where its files are."""
+    """What every backend receives: the model, how it learns, and where its files are."""
 
     home: Path
     project: str
@@ -138,7 +138,7 @@ class TraineeSettings:
 
 @dataclass(frozen=True, slots=True)
 class LocalTrainee(TraineeSettings):
-    """For a backend that makes the adapter itself."""
+    """For a backend that creates the adapter itself."""
 
     training: AdapterSettings
 
@@ -175,7 +175,7 @@ class MarketSettings(Section):
 class WorldSettings(MarketSettings):
     """Simulated market (used when there is no DATABASE_URL)."""
 
-    # Measured: without answers of both directions on purpose, one seed of two never learnt the direction of the news.
+    # Measured: without forced answers in both directions, one of two seeds never learnt the direction of the news.
     explore: Literal["temperature", "answers"] = setting(
         "answers",
         "How agents with a model explore: at temperature 1 if theirs is lower, or by taking any answer offered.",

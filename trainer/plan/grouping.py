@@ -1,6 +1,6 @@
 """Which trajectories of a window are compared with each other, and which are left out before the judge is paid.
 
-``window`` grouping compares all agents of the hour; ``matched`` also asks for the same role and a similar
+``window`` grouping compares all agents of the hour; ``matched`` also requires the same role and a similar
 starting balance. Pure: the same window, settings and seed give the same groups, on every host.
 """
 
@@ -18,7 +18,7 @@ from trainer.types import MIN_GROUP, Group
 
 
 class Comparable(Protocol):
-    """What grouping looks at: a trajectory, or its summary in a survey."""
+    """What grouping needs: a trajectory, or its summary in a survey."""
 
     @property
     def trajectory_id(self) -> str: ...
@@ -35,7 +35,7 @@ C = TypeVar("C", bound=Comparable)
 
 @dataclass(frozen=True, slots=True)
 class Partition(Generic[C]):
-    """Every member is in exactly one group or in ``left_out`` with its reason."""
+    """Every member is either in exactly one group or in ``left_out`` with its reason."""
 
     groups: tuple[tuple[C, ...], ...]
     left_out: tuple[tuple[C, Reason], ...]
@@ -43,14 +43,14 @@ class Partition(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The groups of one window, and the usable trajectories that found no place in one."""
+    """The groups of one window, and the usable trajectories that did not fit into one."""
 
     groups: tuple[Group, ...]
     excluded: tuple[Exclusion, ...]
 
 
 def form_groups(checked: CheckedWindow, settings: GroupingSettings, seed: int) -> Grouped:
-    """Groups of at most ``max_group``, sizes within one of each other, an agent at most once in each."""
+    """Groups of at most ``max_group``; their sizes differ by at most one, and an agent is at most once in each."""
     window = checked.window
     parts = partition(checked.usable, settings, seed)
     groups = tuple(
@@ -80,12 +80,12 @@ def partition(members: Sequence[C], settings: GroupingSettings, seed: int) -> Pa
 
 
 def shuffle_key(seed: int, text: str) -> bytes:
-    """A fair and repeatable order: the same for the same seed and id, whatever else is in the run."""
+    """A sort key for a fair and repeatable order: the same for the same seed and id, whatever else is in the run."""
     return hashlib.blake2b(text.encode(), digest_size=16, salt=(seed % 2**128).to_bytes(16, "big")).digest()
 
 
 def _pools(members: Sequence[C], settings: GroupingSettings) -> list[list[C]]:
-    """Members of one role whose starting balances lie within ``match_ratio`` of the smallest; unknown with unknown."""
+    """Members of one role whose balances are within ``match_ratio`` of the smallest; unknown ones together."""
     by_role: dict[str, list[C]] = defaultdict(list)
     for member in members:
         by_role[member.role or ""].append(member)
@@ -111,8 +111,8 @@ def _pools(members: Sequence[C], settings: GroupingSettings) -> list[list[C]]:
 def _deal(pool: Sequence[C], max_group: int, seed: int) -> Partition[C]:
     """Deal the pool like cards: agents in seeded order, one agent's trajectories next to each other.
 
-    Dealing round robin puts neighbours into different groups, so an agent with no more trajectories than
-    there are groups meets itself nowhere, and the sizes differ by one at most.
+    Dealing round robin puts neighbours into different groups, so an agent with no more trajectories than there are
+    groups is never twice in a group, and the sizes differ by at most one.
     """
     pool = sorted(pool, key=lambda member: shuffle_key(seed, member.trajectory_id))
     counts = Counter(member.agent_id for member in pool)
@@ -135,9 +135,9 @@ def _deal(pool: Sequence[C], max_group: int, seed: int) -> Partition[C]:
 
 
 def _group_count(per_agent: Sequence[int], max_group: int) -> int:
-    """How many groups use the most of the pool with no group under ``MIN_GROUP``; the fewest such; 0 for none.
+    """The minimum number of groups that uses as much of the pool as possible, none below ``MIN_GROUP``; 0 for none.
 
-    With k groups an agent can be used k times at most, and k groups have room for ``k * max_group``.
+    With k groups an agent can be used at most k times, and k groups have room for ``k * max_group``.
     """
     total = sum(per_agent)
     best, best_used = 0, 0
@@ -165,10 +165,10 @@ class Droppable:
 
 @dataclass(frozen=True, slots=True)
 class DropoutPlan:
-    """What is left out of a run. ``left_out`` holds trajectory ids."""
+    """What is left out of a run. ``left_out`` contains trajectory ids."""
 
     rate: float
-    """What the totals (or ``--dropout``) ask for."""
+    """The rate that follows from the totals, or ``--dropout``."""
     total: int
     left_out: frozenset[str]
 
@@ -187,7 +187,7 @@ def rate_for(total: int, settings: DropoutSettings) -> float:
 
 
 def plan_dropout(members: Sequence[Droppable], settings: DropoutSettings, seed: int) -> DropoutPlan:
-    """Whom a run over ``members`` (all grouped trajectories, an agent at most once in a group) leaves out."""
+    """What a run over ``members`` (all grouped trajectories, an agent at most once in a group) leaves out."""
     rate = rate_for(len(members), settings)
     if rate <= 0:
         return DropoutPlan(rate, len(members), frozenset())
@@ -199,9 +199,9 @@ def plan_dropout(members: Sequence[Droppable], settings: DropoutSettings, seed: 
 
 
 def _every_nth(members: Sequence[Droppable], shares: dict[str, int], seed: int) -> set[str]:
-    """Systematic sampling: walk along all members, agent by agent, and drop one each time a whole share is full.
+    """Systematic sampling: go through all members, agent by agent, and drop one each time the shares add up to one.
 
-    Any stretch of the walk, so every agent and the run as a whole, loses its share rounded down or up.
+    So every agent, and the run as a whole, loses its share rounded down or up.
     """
     walk = sorted(
         members,
@@ -224,12 +224,12 @@ def _every_nth(members: Sequence[Droppable], shares: dict[str, int], seed: int) 
 def _make_room(
     members: Sequence[Droppable], shares: dict[str, int], room: dict[str, int], dropped: set[str]
 ) -> set[str]:
-    """Mend the groups that lost more than they may, by exchanges that leave every agent its share.
+    """Repair the groups that lost too many, by exchanges that keep every agent's share.
 
-    A group takes a trajectory back; its agent gives one of another group instead, or, if the agent had lost
-    its share rounded up, nothing. If that other group has no room it takes one back in turn, and so on: a
-    breadth-first search for an augmenting path. One exists because leaving out the fraction ``share`` of every
-    trajectory keeps all bounds, and in a flow network whole numbers can do what fractions can.
+    A group takes a trajectory back; its agent gives up one in another group instead, or nothing if the agent had lost
+    its share rounded up. If that other group has no room, it takes one back in turn, and so on: a breadth-first search
+    for an augmenting path. One exists because leaving out the fraction ``share`` of every trajectory satisfies all
+    bounds, and a flow network with a fractional solution also has an integer one.
     """
     by_group: dict[str, list[Droppable]] = defaultdict(list)
     by_agent: dict[str, list[Droppable]] = defaultdict(list)
@@ -264,7 +264,7 @@ def _path(
     losses: Counter[str],
     room: dict[str, int],
 ) -> list[tuple[Droppable, Droppable | None]]:
-    """The shortest chain of exchanges (taken back, given instead) that relieves group ``start`` by one."""
+    """The shortest chain of exchanges (taken back, given up instead) that returns one trajectory to group ``start``."""
     came_by: dict[str, tuple[Droppable, Droppable] | None] = {start: None}
 
     def chain(back: Droppable, instead: Droppable | None) -> list[tuple[Droppable, Droppable | None]]:
@@ -289,5 +289,5 @@ def _path(
                     return chain(back, instead)
                 came_by[instead.group_id] = (back, instead)
                 waiting.append(instead.group_id)
-    # Not reachable while ``shares`` respect ``room``; the group's minimum is the bound that must hold.
+    # Unreachable as long as ``shares`` respect ``room``; the group's minimum is the bound that must hold.
     return [(next(member for member in by_group[start] if member.trajectory_id in dropped), None)]

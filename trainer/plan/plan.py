@@ -1,6 +1,6 @@
-"""What a run would do: survey the log, see whether there is enough, plan groups and dropout.
+"""What a run would do: survey the log, check whether there is enough data, plan groups and dropout.
 
-Nothing is paid and nothing is written here; ``--dry-run`` prints an outlook and stops, training goes on from it.
+Nothing is paid and nothing is written here; ``--dry-run`` prints an outlook and stops, training continues from it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The plan of a run and what it rests on."""
+    """The plan of a run and what it is based on."""
 
     surveyed: Survey
     plan: RunPlan
-    """What is planned anew; for a run that is taken up, what came since."""
+    """The newly planned part; for a resumed run, the windows that arrived since."""
     windows: tuple[PlannedWindow, ...]
     """Everything to train, in order."""
     refs: tuple[WindowRef, ...]
     judge_tokens: int
-    """Of everything that the judge is going to read."""
+    """Tokens that the judge is going to read."""
     dropped_tokens: int
-    """That the judge need not read because dropout left them out."""
+    """Tokens that the judge need not read because dropout left them out."""
     excluded: Mapping[str, int]
-    """How many rows are left out for which reason."""
+    """The number of rows left out, by reason."""
     decided_before: Mapping[str, int]
-    """How many more an earlier run of the model left out for good, for which reason."""
+    """The number of further rows that an earlier run of the model left out permanently, by reason."""
 
     @property
     def groups(self) -> int:
@@ -63,9 +63,9 @@ async def look_ahead(
 ) -> Outlook:
     """Plan what was ``surveyed``. NotEnoughData if that gives fewer than ``min_windows``.
 
-    With ``run_id``, the windows that this run still has open, and those that came since. ``dropout_rate`` is that of
-    the run that is taken up; else it follows from the totals. Without a ledger (a database that was never migrated)
-    nothing is known to be trained.
+    With ``run_id``, the plan has the windows that this run has not finished, and those that arrived since.
+    ``dropout_rate`` is that of the resumed run; otherwise it follows from the totals. Without a ledger (a database that
+    was never migrated) no row counts as trained.
     """
     known: set[str] = set()
     open_windows: tuple[PlannedWindow, ...] = ()
@@ -114,12 +114,12 @@ def _not_enough(outlook: Outlook, min_windows: int, lookback: timedelta) -> NotE
 
 
 def _remaining(window: WindowSummary, done_with: Set[str]) -> WindowSummary:
-    """The window without what our own ledger knows as trained or left out for good."""
+    """The window without the rows that our own ledger has as trained or permanently left out."""
     return replace(window, usable=tuple(one for one in window.usable if one.trajectory_id not in done_with))
 
 
 async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[PlannedWindow]) -> list[WindowRef]:
-    """How to find the rows of every planned window, also of one that is no longer eligible by itself."""
+    """References to the rows of every planned window, including those that are no longer eligible by themselves."""
     found = {ref.window_id: ref for ref in surveyed.refs}
     if any(window.window_id not in found for window in windows):
         found |= {ref.window_id: ref for ref in await reader.discover(everything=True)}
@@ -127,7 +127,7 @@ async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[Planne
 
 
 def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str]) -> list[Exclusion]:
-    """Without the rows that an earlier run used or decided against: they are not left out by this one."""
+    """Exclusions without the rows that an earlier run used or left out: this run does not exclude them."""
     return [
         one
         for window in windows
@@ -137,7 +137,7 @@ def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str
 
 
 class SurveyedWindow(Protocol):
-    """What the plan needs to know of a window: its id, its length and who is usable in it."""
+    """What the plan needs to know about a window: its id, its length and its usable trajectories."""
 
     @property
     def window_id(self) -> str: ...
@@ -148,7 +148,7 @@ class SurveyedWindow(Protocol):
 
 
 def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int) -> RunPlan:
-    """Group every window, then leave out what the totals ask for."""
+    """Group every window, then apply the dropout that follows from the totals."""
     formed: list[tuple[SurveyedWindow, list[tuple[str, tuple[Comparable, ...]]]]] = []
     excluded: list[Exclusion] = []
     members: list[Droppable] = []
@@ -181,8 +181,8 @@ def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: i
 def assemble(checked: CheckedWindow, planned: PlannedWindow) -> Grouped:
     """The planned groups with the trajectories as they were read.
 
-    A member that is no longer usable has its own reason in ``checked``; a group that falls below its minimum by
-    that is given up.
+    A member that is no longer usable has its own reason in ``checked``; a group that falls below its minimum
+    because of that is dropped.
     """
     readable = {trajectory.trajectory_id: trajectory for trajectory in checked.usable}
     groups: list[Group] = []

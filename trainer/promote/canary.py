@@ -26,7 +26,7 @@ from data_bridge.window_ids import is_closed, start_of, window_of
 from trainer.evidence import Interval
 from trainer.ledger.releases import Promotion, canary_agents_of, running_canary
 from trainer.promote.publish import end_canary, finish_canary
-from trainer.statistics.intervals import FEWEST_WINDOWS, lasting_half_width, lasting_interval
+from trainer.statistics.intervals import MIN_WINDOWS, lasting_half_width, lasting_interval
 from trainer.types import Checkpoint
 
 _AN_HOUR = timedelta(hours=1)
@@ -72,8 +72,8 @@ class CanaryDecision:
 def decide(since: CanaryWindows) -> CanaryDecision:
     """What follows from the windows since. Pure."""
     measure, number = since.measure, len(since.compared)
-    if number < FEWEST_WINDOWS:
-        few = f"{number} windows with both canary and other agents so far, {FEWEST_WINDOWS} are needed"
+    if number < MIN_WINDOWS:
+        few = f"{number} windows with both canary and other agents so far, {MIN_WINDOWS} are needed"
         return CanaryDecision(CanaryRuling.WAIT, few + _told_of_untried(since), None, measure)
     differences = [window.canary - window.others for window in since.compared]
     difference, spread = lasting_interval(differences), float(np.std(differences, ddof=1))
@@ -129,7 +129,7 @@ async def windows_since(database: Database, trial: Promotion, now: datetime) -> 
         returns = {own.trajectory_id: _return_on_balance(own) for own in window.trajectories}
         judged += _sides(window.window_id, canary, others, scores)
         earned += _sides(window.window_id, canary, others, returns)
-    if len(judged) >= FEWEST_WINDOWS:
+    if len(judged) >= MIN_WINDOWS:
         return CanaryWindows(tuple(judged), "judge score", untried)
     return CanaryWindows(tuple(earned), "return on the balance", untried)
 

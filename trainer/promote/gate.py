@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from trainer.config.training import GateSettings
 from trainer.evidence import Evaluation, GateDecision, Interval, Role, Ruling
-from trainer.statistics.intervals import FEWEST_WINDOWS
+from trainer.statistics.intervals import MIN_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def decide(evidence: Evidence, limits: GateSettings) -> GateDecision:
 def _decide_on_gain(evidence: Evidence, limits: GateSettings) -> GateDecision:
     gain = evidence.gain
     if gain.low is None or gain.high is None:
-        few = f"only {gain.windows} held-out windows; {FEWEST_WINDOWS} are the fewest that can decide"
+        few = f"only {gain.windows} held-out windows; {MIN_WINDOWS} are the fewest that can decide"
         return GateDecision(Ruling.UNDECIDED, (few,))
     measured = f"gain {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f}, {gain.windows} windows)"
     wanted = f"the wanted {limits.min_gain:+.3f}"

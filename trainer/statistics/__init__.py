@@ -1,6 +1,7 @@
-"""How sure we are: every stage that claims a difference asks here how far it can be trusted.
+"""How certain a result is: every stage that claims a difference gets its confidence interval here.
 
-In comes one number a window, since two decisions of one hour are not two pieces of evidence. ``intervals`` gives the
-mean with its interval, at one look or at every look, the windows that are still needed, and rank correlation. What
-scipy knows is asked of scipy. Pure and seeded: the same numbers give the same interval on any machine.
+The input is one number per window, since two decisions of one hour are not two pieces of evidence. ``intervals`` has
+the mean with its interval, for a single look or valid at every look, the number of windows still needed, and rank
+correlation. scipy is used where it has the method. Pure and seeded: the same numbers give the same interval on any
+machine.
 """

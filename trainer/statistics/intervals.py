@@ -1,7 +1,7 @@
-"""How sure we are of a mean over windows: bootstrap intervals, windows still needed, rank correlation.
+"""How certain a mean over windows is: bootstrap intervals, windows still needed, rank correlation.
 
 Windows are the unit of everything here. Two decisions of the same hour share a market and are not two pieces of
-evidence, so callers average within a window first and hand over one number a window. Pure and seeded: the same
+evidence, so callers average within a window first and pass one number per window. Pure and seeded: the same
 numbers give the same interval on any machine. scipy is imported where it is used, since that takes a second.
 """
 
@@ -18,12 +18,12 @@ from trainer.evidence import Interval
 
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
-FEWEST_WINDOWS = 6
+MIN_WINDOWS = 6
 """Below this not even a gain in every single window is significant: a fair coin gives five heads in 3.1 % of tries."""
 
 POWER = 0.8
-MOST_WINDOWS = 100_000
-"""A difference that would take more windows than this is none that anybody will ever see."""
+MAX_WINDOWS = 100_000
+"""A difference that needs more windows than this will never be detected in practice."""
 
 _EVEN = NormalDist()
 
@@ -39,21 +39,21 @@ ANY: Bounds = (-math.inf, math.inf)
 def mean_interval(
     per_window: ArrayLike, *, bounds: Bounds = ANY, seed: int = 0, resamples: int = RESAMPLES
 ) -> Interval:
-    """The mean of one number a window, and where it could as well have been.
+    """The mean of one number per window, and its 95 % confidence interval.
 
-    A studentised bootstrap over windows, never narrower than Student's t. The plain percentile bootstrap is too
-    sure of itself with the 15 to 40 windows of a week; the studentised one corrects that and follows skew, but is
-    fooled when only two or three windows differ at all, where t is not. Each end is the more careful of the two.
+    A studentised bootstrap over windows, never narrower than Student's t. The plain percentile bootstrap is
+    overconfident with the 15 to 40 windows of a week; the studentised one corrects that and adapts to skew, but fails
+    when only two or three windows differ at all, where t does not. Each end is the more conservative of the two.
     Measured at 15 to 40 windows: the lower end is above a true mean of 0 in at most 2.7 % of cases when differences
     are symmetric (a model against itself always is), in up to 5.2 % when they are as skewed as an exponential.
-    ``bounds`` is where a mean can lie at all.
+    ``bounds`` is the range of possible means.
     """
     values = np.asarray(per_window, dtype=np.float64)
     count = int(values.size)
     if count == 0:
         raise ValueError("there is no mean over no windows")
     mean = float(values.mean())
-    if count < FEWEST_WINDOWS:
+    if count < MIN_WINDOWS:
         return Interval(mean=mean, low=None, high=None, windows=count)
     error = _standard_error(values)
     if error <= _ROUNDING * max(1.0, abs(mean)):
@@ -80,7 +80,7 @@ def _studentised_quantiles(values: Floats, mean: float, error: float, seed: int,
     count = values.size
     draws = values[np.random.default_rng(seed).integers(0, count, size=(resamples, count))]
     means = draws.mean(axis=1)
-    # A resample of one repeated window has no spread of its own; a third of the real one keeps its t large but sane.
+    # A resample of one repeated window has no spread; a third of the real spread keeps its t large but finite.
     errors = np.maximum(draws.std(axis=1, ddof=1) / math.sqrt(count), error / 3)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile((means - mean) / errors, [tail, 1 - tail])
@@ -88,27 +88,27 @@ def _studentised_quantiles(values: Floats, mean: float, error: float, seed: int,
 
 
 _SHARPEST_AROUND = 20.0
-"""Where a lasting interval is tightest compared with a plain one: at about nine times this, a week of windows."""
+"""A lasting interval is tightest, compared with a plain one, at about nine times this number: a week of windows."""
 
 
 def lasting_interval(per_window: ArrayLike) -> Interval:
-    """The mean over windows, with an interval that holds at every look at once, however often somebody looks.
+    """The mean over windows, with an interval that is valid at every look simultaneously, however many there are.
 
-    Robbins' normal mixture: in 95 % of all histories the true mean lies inside from the first look to the last. A
-    plain interval is right 95 % of the time at one look; who looks every hour until it says what he hoped for is
-    wrong far more often. The price is that it is half as wide again.
+    Robbins' normal mixture: in 95 % of all histories the true mean is inside from the first look to the last. A plain
+    interval is right 95 % of the time at one look; looking every hour until it shows the hoped-for result is wrong far
+    more often. The price is that this one is 50 % wider.
     """
     values = np.asarray(per_window, dtype=np.float64)
     count = int(values.size)
     mean = float(values.mean())
-    if count < FEWEST_WINDOWS:
+    if count < MIN_WINDOWS:
         return Interval(mean=mean, low=None, high=None, windows=count)
     half = float(values.std(ddof=1)) * lasting_half_width(count)
     return Interval(mean=mean, low=mean - half, high=mean + half, windows=count)
 
 
 def lasting_half_width(windows: int) -> float:
-    """Of a lasting interval, in standard deviations of a window."""
+    """Half the width of a lasting interval, in standard deviations of a window."""
     spread = windows + _SHARPEST_AROUND
     return math.sqrt(spread * math.log(spread / (_SHARPEST_AROUND * (1 - CONFIDENCE) ** 2))) / windows
 
@@ -121,9 +121,9 @@ def student_quantile(probability: float, degrees: int) -> float:
 
 
 def windows_needed(per_window: ArrayLike, threshold: float = 0.0) -> int | None:
-    """Windows at which a difference of this size and spread would be told from ``threshold`` four times in five.
+    """The windows needed to distinguish a difference of this size and spread from ``threshold`` with 80 % power.
 
-    None if the mean lies on the threshold, or so near that no number of windows anybody has would do.
+    None if the mean is on the threshold, or so near that no realistic number of windows would suffice.
     """
     values = np.asarray(per_window, dtype=np.float64)
     if values.size < 2:
@@ -133,12 +133,12 @@ def windows_needed(per_window: ArrayLike, threshold: float = 0.0) -> int | None:
     if distance <= _ROUNDING or not math.isfinite(distance):
         return None
     factor = _EVEN.inv_cdf((1 + CONFIDENCE) / 2) + _EVEN.inv_cdf(POWER)
-    needed = max(FEWEST_WINDOWS, math.ceil((factor * spread / distance) ** 2))
-    return needed if needed <= MOST_WINDOWS else None
+    needed = max(MIN_WINDOWS, math.ceil((factor * spread / distance) ** 2))
+    return needed if needed <= MAX_WINDOWS else None
 
 
 def spearman(first: ArrayLike, second: ArrayLike) -> float | None:
-    """Rank correlation; None when there are fewer than three pairs or one side never varies."""
+    """Rank correlation; None if there are fewer than three pairs or one side never varies."""
     from scipy.stats import spearmanr
 
     left, right = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
@@ -150,7 +150,7 @@ def spearman(first: ArrayLike, second: ArrayLike) -> float | None:
 
 
 def by_window(windows: Sequence[str], values: Sequence[float]) -> dict[str, float]:
-    """One number a window: the mean of its values, windows in order of first appearance."""
+    """One number per window: the mean of its values, windows in order of first appearance."""
     sums: dict[str, list[float]] = {}
     for window, value in zip(windows, values, strict=True):
         sums.setdefault(window, []).append(value)

@@ -1,9 +1,9 @@
 """A simulated market with agents of known skill: data for anyone, and the truth to test against.
 
-``market`` makes an hour from a seed, with news in the words of ``headlines``. ``observation`` says what an agent can
-know of it, in the words that its model is given. The policy of one of the ``agents`` answers, ``actions`` reads the
-answer, ``guard`` stops what is not allowed, ``exchange`` fills the rest and keeps the books. ``player`` runs the agents
-of a window side by side in memory, ``play`` puts the windows into the database with ``record``, ``dirt`` soils them,
-and ``replay`` asks "what if" afterwards. Every draw is ``chance``: the same world on every machine. What was played is
-remembered by ``trainer.ledger.simulation``; the planted skill reaches nobody who trains or judges.
+``market`` generates an hour from a seed, with news from ``headlines``. ``observation`` is what an agent can know of it,
+and the text that its model receives. The policy of one of the ``agents`` answers, ``actions`` parses the answer,
+``guard`` stops what is not allowed, ``exchange`` fills the other orders and keeps the accounts. ``player`` runs the
+agents of a window side by side in memory, ``play`` writes the windows to the database with ``record``, ``dirt`` adds
+faults, and ``replay`` evaluates other replies afterwards. All randomness comes from ``chance``: the same world on every
+machine. ``trainer.ledger.simulation`` stores what was played; nothing that trains or judges sees the planted skill.
 """

@@ -2,8 +2,8 @@
 
     BUY $COIN 20%     SELL $COIN 20%     YES #1 2%     NO #1 2%     HOLD
 
-The size is a share of the agent's stake for the hour. Anything around, before or after the line is an error:
-an agent whose answer has to be guessed at has not answered.
+The size is a share of the agent's stake for the hour. Any text before or after the line is an error: a reply whose
+meaning has to be guessed is not an answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 BUY, SELL, YES, NO, HOLD = "BUY", "SELL", "YES", "NO", "HOLD"
 
-LONGEST_REPLY_TOKENS = 12
+MAX_REPLY_TOKENS = 12
 """Enough for any action in the embedded model's tokens, end-of-sequence included."""
 
 _TRADE = re.compile(r"(?P<verb>BUY|SELL) (?P<market>\$[A-Z]{2,6}) (?P<percent>[1-9][0-9]?|100)%")
@@ -34,7 +34,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ActionError:
-    """Why nothing was done. ``reason`` is from a closed list; ``blocked`` if the safety guard said so."""
+    """Why nothing was done. ``reason`` is from a closed list; ``blocked`` if the safety guard stopped it."""
 
     reason: str
     detail: str
@@ -45,7 +45,7 @@ class ActionError:
 
 
 def parse(reply: str) -> Decision | ActionError:
-    """The decision in ``reply``, or why there is none. White space around the line is forgiven, nothing else."""
+    """The decision in ``reply``, or why there is none. White space around the line is allowed, nothing else."""
     line = reply.strip()
     if line == HOLD:
         return Decision(HOLD)

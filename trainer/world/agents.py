@@ -1,9 +1,8 @@
-"""The agents of a world: who they are, and who decides for them.
+"""The agents of a world, and the policies that decide for them.
 
-What decides is a policy: a script of planted skill, or any chat model (the embedded one, an OpenAI-compatible
-endpoint). It gets what the agent can see and gives a reply in words; reading and checking the reply is not its
-business. Agents explore a lot in the first windows and little later. Their planted skill is known to nobody who trains
-or judges.
+A policy is a script with a planted skill, or any chat model (the embedded one, an OpenAI-compatible endpoint). It
+receives what the agent can see and returns a reply as text; other code parses and checks the reply. Agents explore a
+lot in the first windows and little later. Nothing that trains or judges knows their planted skill.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Literal, Protocol
 from data_bridge.models import ChatMessage
 from trainer.types import ChatModel
 from trainer.world import headlines
-from trainer.world.actions import BUY, HOLD, LONGEST_REPLY_TOKENS, NO, SELL, YES, Decision
+from trainer.world.actions import BUY, HOLD, MAX_REPLY_TOKENS, NO, SELL, YES, Decision
 from trainer.world.chance import bits, latency_ms, pick, shuffled, snowflake, unit
 from trainer.world.guard import TradingLimits
 from trainer.world.observation import Observation, Offer
@@ -30,22 +29,22 @@ _FIRST_DAY = datetime(2024, 6, 1, tzinfo=UTC)
 
 SCRIPTED = "scripted"
 EXPLORER = "explorer"
-"""The model name of a call whose answer was chosen by exploration and not by the agent's model."""
+"""The model name of a call whose answer exploration chose instead of the agent's model."""
 
 Exploring = Literal["temperature", "answers"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """The share of decisions that explore, falling in a straight line from ``start`` to ``end``.
+    """The share of decisions that explore, falling linearly from ``start`` to ``end``.
 
-    A scripted agent explores by taking any of the offers. An agent with a language model explores by ``how``:
+    A scripted agent explores by choosing a random offer. An agent with a language model explores by ``how``:
 
-    - ``temperature``: it is asked at ``hot_temperature`` if its own is lower; the tokens are its own, with their
-      log-probabilities.
-    - ``answers``: it is not asked; one of the offers is taken and recorded under the name of the explorer, without
-      tokens. Training treats such a call as another model's. Both directions stay alive that way, even in a model
-      that has come to prefer one of them.
+    - ``temperature``: its model is called at ``hot_temperature`` if its own is lower; the tokens are its own, with
+      their log-probabilities.
+    - ``answers``: its model is not called; a random offer is chosen and recorded under the name of the explorer,
+      without tokens. Training treats such a call as another model's. This keeps both directions in the data, even if
+      the model has come to prefer one of them.
     """
 
     start: float = 0.3
@@ -66,7 +65,7 @@ NO_EXPLORATION = Exploration(start=0.0, end=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One decision of one agent: what it sees, and whether it is its turn to explore."""
+    """One decision of one agent: what it sees, and whether it explores this time."""
 
     messages: Sequence[ChatMessage]
     seen: Observation
@@ -74,12 +73,12 @@ class Ask:
     exploration: Exploration
     limits: TradingLimits
     key: tuple[object, ...]
-    """What every draw of chance for this decision depends on."""
+    """The key of every random draw for this decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentAnswer:
-    """The reply, and how it came about. Token ids and log-probabilities only if the model sampled them itself."""
+    """The reply and its origin. Token ids and log-probabilities are set only if the model sampled them itself."""
 
     text: str
     model: str
@@ -91,14 +90,14 @@ class AgentAnswer:
 
 
 class AgentPolicy(Protocol):
-    """Anything that answers. Called for many agents at once."""
+    """Anything that answers. Called for many agents concurrently."""
 
     async def answer(self, ask: Ask) -> AgentAnswer: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPolicy:
-    """Takes the direction that the news implies with probability ``(1 + skill) / 2``: 0 guesses, 1 never errs."""
+    """Follows the news with probability ``(1 + skill) / 2``: skill 0 guesses, skill 1 is always right."""
 
     skill: float
 
@@ -119,7 +118,7 @@ class ScriptedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ChatPolicy:
-    """Asks a chat model. Every agent may share one: the model batches what is asked at the same time."""
+    """Calls a chat model. All agents may share one: the model batches concurrent requests."""
 
     model: ChatModel
     temperature: float = 1.0
@@ -132,7 +131,7 @@ class ChatPolicy:
         [completion] = await self.model.chat(
             ask.messages,
             temperature=temperature,
-            max_tokens=LONGEST_REPLY_TOKENS,
+            max_tokens=MAX_REPLY_TOKENS,
             seed=bits(*ask.key, "sampling") % 2**31,
         )
         return AgentAnswer(
@@ -146,12 +145,12 @@ class ChatPolicy:
 
 
 def any_offer(ask: Ask) -> Decision:
-    """One of the things that can be done now, each equally likely."""
+    """One of the current offers, each equally likely."""
     return sized(pick(ask.seen.offers, *ask.key, "offer"), ask.limits)
 
 
 def sized(offer: Offer, limits: TradingLimits) -> Decision:
-    """The offer taken at the largest size that is allowed."""
+    """The offer at the maximum size that is allowed."""
     if offer.verb == HOLD:
         return Decision(HOLD)
     share = limits.bet if offer.verb in (YES, NO) else limits.order
@@ -159,7 +158,7 @@ def sized(offer: Offer, limits: TradingLimits) -> Decision:
 
 
 def _readings(seen: Observation) -> list[tuple[str, int]]:
-    """What the news says of each open market: its name and the direction."""
+    """What the news says about each open market: its name and the direction."""
     subjects = [(quote.symbol, quote.symbol) for quote in seen.quotes]
     subjects += [(question.label, question.question) for question in seen.questions]
     found: dict[str, int] = {}
@@ -181,11 +180,11 @@ class Agent:
     starting_balance: float
     policy: AgentPolicy
     skill: float | None = None
-    """Planted truth; None for an agent whose policy is a model."""
+    """The planted skill; None for an agent whose policy is a model."""
 
 
 def scripted_cast(count: int, seed: int) -> tuple[Agent, ...]:
-    """``count`` scripted agents with skills spread evenly over [0, 1], in no order."""
+    """``count`` scripted agents with skills spread evenly over [0, 1], in random order."""
     skills = shuffled([index / max(1, count - 1) for index in range(count)], seed, "skills")
     return tuple(_agent(index, (seed, "scripted"), ScriptedPolicy(skill), skill) for index, skill in enumerate(skills))
 

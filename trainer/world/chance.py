@@ -1,6 +1,6 @@
-"""Chance that is the same on every machine: each draw is a hash of what it is for.
+"""Randomness that is the same on every machine: each draw is a hash of its purpose.
 
-There is no generator to be advanced, so no draw depends on how many came before it, on the order of concurrent
+There is no generator with a state, so no draw depends on the number of draws before it, on the order of concurrent
 agents, or on Python's own ``hash``. Ids and delays are draws like any other.
 """
 
@@ -50,6 +50,6 @@ def latency_ms(*key: object) -> int:
 
 
 def snowflake(at: datetime, index: int, *key: object) -> str:
-    """A decimal id like the game's: time, 10 bits of ``key``, and 12 bits of ``index`` that tell neighbours apart."""
+    """A decimal id like the game's: time, 10 bits of ``key``, and 12 bits of ``index`` to distinguish neighbours."""
     low = (bits("snowflake", *key) % (1 << 10)) << 12 | index % (1 << 12)
     return str((((at - _SNOWFLAKE_EPOCH) // timedelta(milliseconds=1)) << 22) | low)

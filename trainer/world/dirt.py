@@ -1,6 +1,6 @@
-"""The faults of real tables, put into a share of simulated rows and windows: for testing whoever reads them.
+"""Adds the faults of real tables to a share of simulated rows and windows, for testing the code that reads them.
 
-Which row gets which fault follows from its id, so that the same world is soiled the same way.
+A row's id decides which fault it gets, so that the same world always gets the same faults.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from data_bridge.database import Database
 from data_bridge.faulty_rows import ROW_FAULTS, SELECT_STEPS, STEPS_FAULTS, UPDATE_STEPS, WINDOW_FAULTS
 from trainer.world.chance import bits, unit
 
-_MOST_OVERSIZED = 3
-"""Rows of megabytes are worth meeting, not worth collecting."""
+_MAX_OVERSIZED = 3
+"""Rows of megabytes are worth testing, but only a few of them."""
 
 
 async def soil(database: Database, window_ids: Sequence[str], share: float, seed: int) -> Counter[str]:
-    """Put faults into about ``share`` of the rows and of the windows; how many of each."""
+    """Add faults to about ``share`` of the rows and of the windows; returns the number of each fault."""
     put = Counter[str]()
     async with database.pool.acquire() as connection, connection.transaction():
         for window_id in window_ids:
@@ -38,7 +38,7 @@ async def soil(database: Database, window_ids: Sequence[str], share: float, seed
 async def _soil_row(connection: Any, row: asyncpg.Record, put: Counter[str], seed: int) -> str:
     trajectory_id = row["trajectoryId"]
     fault = _choose([*STEPS_FAULTS, *ROW_FAULTS], seed, trajectory_id)
-    if fault == "oversized" and put[fault] >= _MOST_OVERSIZED:
+    if fault == "oversized" and put[fault] >= _MAX_OVERSIZED:
         fault = "malformed JSON"
     if fault in ROW_FAULTS:
         await connection.execute(ROW_FAULTS[fault], trajectory_id)

@@ -1,13 +1,13 @@
-"""The exchange of one window: quotes, orders filled in one auction a decision, and the agents' books.
+"""The exchange of one window: quotes, one auction per decision that fills all orders, and the agents' accounts.
 
-All orders of a decision are filled together at the price that they move: who answered first makes no difference,
-and nobody gains by moving the price against others of the same moment. The move stays for the rest of the hour. The
-tape keeps what really happened.
+All orders of a decision are filled together at the price that results from them: it makes no difference who answered
+first, and no agent gains by moving the price against the others. The move stays for the rest of the hour. The tape
+records what really happened.
 
-An agent's book says what it owns in the window, what that is worth and what it has made. Positions live for one
-window: they are opened against the balance, marked at every decision, and settled when the window closes. Orders are
-sized by the *stake*, which is the balance at the start of the window: agents that decide the same make the same
-return, whatever their balances are.
+An agent's book contains what it owns in the window, what that is worth and its profit. Positions exist for one window:
+they are opened against the balance, marked at every decision, and settled when the window closes. Orders are sized by
+the *stake*, which is the balance at the start of the window: agents that make the same decisions get the same return,
+whatever their balances are.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from trainer.world.actions import BUY, HOLD, NO, SELL, YES, Decision
 from trainer.world.market import Hour
 
 IMPACT = 0.005
-"""How far a market moves when every agent puts its whole stake the same way."""
+"""How far a market moves if every agent puts its whole stake in the same direction."""
 
 
 class Tape(msgspec.Struct, frozen=True):
-    """The prices of a played hour, the agents' own influence included: all that a replay needs beside the hour."""
+    """The prices of a played hour, including the agents' own influence: all that a replay needs besides the hour."""
 
     quotes: tuple[dict[str, float], ...]
     """At each decision, before its orders."""
     fills: tuple[dict[str, float], ...]
-    """At each decision, what its orders were filled at."""
+    """At each decision, the prices at which its orders were filled."""
     closing: dict[str, float]
     """At the end of the hour; for a question, the last price of a YES."""
     settlement: dict[str, float]
@@ -53,7 +53,7 @@ class Exchange:
         return {name: self._price(name, price) for name, price in prices.items()}
 
     def clear(self, step: int, decisions: Sequence[Decision | None]) -> dict[str, float]:
-        """Fill the orders of decision ``step`` (None for an agent without one); the prices they were filled at."""
+        """Fill the orders of decision ``step`` (None for an agent without one); returns the fill prices."""
         quotes = self.quotes(step)
         flow: dict[str, float] = {}
         for decision in decisions:
@@ -67,7 +67,7 @@ class Exchange:
         return fills
 
     def close(self) -> Tape:
-        """The window is over: the tape, with what every instrument came to."""
+        """Close the window; returns the tape, with the final value of every instrument."""
         closing = {ticker.symbol: self._price(ticker.symbol, ticker.end_price) for ticker in self.hour.tickers}
         settlement = dict(closing)
         for market in self.hour.predictions:
@@ -82,13 +82,13 @@ class Exchange:
 
 
 def fill_price(decision: Decision, fills: Mapping[str, float]) -> float:
-    """What one unit of what the decision buys or sells costs."""
+    """The price of one unit of what the decision buys or sells."""
     price = fills[decision.market]
     return round(1 - price, 2) if decision.verb == NO else price
 
 
 def marks(prices: Mapping[str, float]) -> dict[str, float]:
-    """What one unit of every instrument is worth at ``prices``: tickers, and both sides of each question."""
+    """The value of one unit of every instrument at ``prices``: tickers, and both sides of each question."""
     valued = dict(prices)
     for market, price in prices.items():
         if market.startswith("#"):
@@ -103,7 +103,7 @@ def direction(decision: Decision) -> int:
 
 
 def instrument(decision: Decision) -> str:
-    """What is held after the order: the ticker itself, or one side of a question."""
+    """The instrument held after the order: the ticker itself, or one side of a question."""
     return f"{decision.market}:{decision.verb}" if decision.verb in (YES, NO) else decision.market
 
 
@@ -116,7 +116,7 @@ class Holding:
 
     @property
     def committed(self) -> float:
-        """The money that stands behind it."""
+        """The money committed to it."""
         return abs(self.units) * self.entry
 
     def gain(self, price: float) -> float:
@@ -125,7 +125,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """The books of one agent in one window. Immutable: an order gives the next book."""
+    """The account of one agent in one window. Immutable: an order returns the next book."""
 
     balance: float
     """At the start of the window."""
@@ -145,7 +145,7 @@ class Book:
         return sum(position.committed for position in self.positions.values())
 
     def gain(self, prices: Mapping[str, float]) -> float:
-        """What the agent has made in this window, open positions at ``prices``."""
+        """The agent's profit in this window, with open positions at ``prices``."""
         return self.realised + sum(position.gain(prices[name]) for name, position in self.positions.items())
 
     def with_error(self) -> Book:
@@ -175,7 +175,7 @@ class Book:
         return replace(self, positions=positions, realised=realised, trades=self.trades + 1)
 
     def settled(self, prices: Mapping[str, float]) -> Book:
-        """The book after the window closed at ``prices``: no positions left, balance and lifetime P&L carried on."""
+        """The book after the window closed at ``prices``: no positions left, balance and lifetime P&L carried over."""
         gain = round(self.gain(prices), 2)
         return replace(
             self,

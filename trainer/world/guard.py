@@ -20,7 +20,7 @@ class TradingLimits:
     bet: float = 0.02
     position: float = 0.40
     loss: float = 0.10
-    """An agent that has lost this much in the window may only make its positions smaller."""
+    """An agent that has lost this much in the window may only reduce its positions."""
 
 
 DEFAULT_LIMITS = TradingLimits()
@@ -29,7 +29,7 @@ DEFAULT_LIMITS = TradingLimits()
 def judge_reply(
     reply: str, seen: Observation, book: Book, gain: float, limits: TradingLimits
 ) -> tuple[Decision | None, ActionError | None]:
-    """What ``reply`` says, and why it cannot be done if so. The one path for live play and for replay."""
+    """The decision in ``reply``, and the reason if it cannot be executed. Live play and replay both use this."""
     parsed = parse(reply)
     if isinstance(parsed, ActionError):
         return None, parsed
@@ -37,7 +37,7 @@ def judge_reply(
 
 
 def check(decision: Decision, seen: Observation, book: Book, gain: float, limits: TradingLimits) -> ActionError | None:
-    """Why ``decision`` is blocked, or None. ``gain`` is what the agent has made in the window so far."""
+    """Why ``decision`` is blocked, or None. ``gain`` is the agent's profit in the window so far."""
     if decision.verb == HOLD:
         return None if Offer(HOLD) in seen.offers else _blocked("not_offered", "HOLD is not offered here")
     price = seen.price(decision.market)
@@ -60,7 +60,7 @@ def check(decision: Decision, seen: Observation, book: Book, gain: float, limits
         return _blocked("loss_limit", f"the agent has lost {limits.loss:.0%} of its stake in this window")
     if abs(after) > limits.position + 1e-9:
         return _blocked("position_limit", f"the position would be more than {limits.position:.0%} of the stake")
-    # Counting the whole order as added is exact for a larger position, and on the safe side for one that turns.
+    # Adding the whole order is exact for a position that grows, and conservative for one that changes direction.
     if book.committed + share * book.stake > book.balance + min(0.0, gain) + 1e-6:
         return _blocked("over_balance", "the order is larger than what the balance allows")
     return None

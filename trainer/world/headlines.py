@@ -1,4 +1,4 @@
-"""The words of the news, and how a careful reader takes them.
+"""The texts of the news, and how a careful reader understands them.
 
 Each headline names one ticker, or one question of a prediction market, and points clearly up or down.
 """
@@ -64,10 +64,10 @@ def headline(subject: str, direction: int, *key: object) -> str:
 
 
 def hint(event: str, direction: int, *key: object) -> str:
-    """A headline on whether ``event`` will come about."""
+    """A headline on whether ``event`` will happen."""
     return pick(_LIKELY if direction > 0 else _UNLIKELY, *key).format(event)
 
 
 def direction_of(text: str, subject: str) -> int:
-    """What ``text`` says of ``subject`` to a reader who understands it: up (+1), down (-1) or nothing (0)."""
+    """What ``text`` says about ``subject`` to a reader who understands it: up (+1), down (-1) or nothing (0)."""
     return _DIRECTIONS.get(text.replace(subject, "{}"), 0) if subject in text else 0

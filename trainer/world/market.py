@@ -1,11 +1,11 @@
-"""The market: hours made from a seed, the same on any machine.
+"""The market: hours generated from a seed, the same on any machine.
 
-Every ticker has a hidden direction for the hour. The news tells it; the price follows it as far as the luck dial
-lets it: the move after the first decision is ``(1 - luck) · signal + luck · noise``.
+Every ticker has a hidden direction for the hour. The news reveals it; ``luck`` decides how closely the price follows
+it: the move after the first decision is ``(1 - luck) · signal + luck · noise``.
 
-Hours come in pairs of opposite news and equal noise. So up and down are balanced over any run of hours, and what
-chance gives to those who follow the news in one hour it takes back in the other: at luck 1 following the news is
-worth nothing over a pair, not only in the limit.
+Hours come in pairs with opposite news and equal noise. So up and down are balanced over any sequence of hours, and what
+agents that follow the news gain by chance in one hour they lose in the other: at luck 1 following the news is worth
+nothing over a pair, not only in the limit.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from trainer.world import headlines
 from trainer.world.chance import between, shuffled, unit
 
 SYMBOLS = ("$COIN", "$NOVA", "$ORCA", "$MINT", "$BOLT", "$FERN")
-SMALLEST_MOVE, LARGEST_MOVE = 0.02, 0.05
+MIN_MOVE, MAX_MOVE = 0.02, 0.05
 
 StageName = Literal["one", "several"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How much of a market there is: worlds are staged from easy to hard."""
+    """The size of the market: worlds have stages from easy to hard."""
 
     name: StageName
     tickers: int
     predictions: int
     may_hold: bool
-    """With one ticker and a clear headline, staying out is not offered: there is one question, up or down."""
+    """With one ticker and a clear headline, HOLD is not offered: the only question is up or down."""
 
 
 STAGES: dict[StageName, Stage] = {
@@ -44,7 +44,7 @@ STAGES: dict[StageName, Stage] = {
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A headline, the minute it is published, and what it is about."""
+    """A headline, the minute it is published, and its subject."""
 
     minute: float
     headline: str
@@ -65,7 +65,7 @@ class Ticker:
 
 @dataclass(frozen=True, slots=True)
 class PredictionMarket:
-    """A question that is open for all decisions but the last (if there are several) and resolves with the hour."""
+    """A question that is open for all decisions but the last (if there are several) and resolves at the hour's end."""
 
     market_id: str
     label: str
@@ -91,7 +91,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """A world: its seed, its luck dial, its stage, and how many decisions an hour has."""
+    """A world: its seed, its luck, its stage, and the number of decisions per hour."""
 
     seed: int
     luck: float = 0.2
@@ -117,9 +117,9 @@ class Market:
     def _ticker(self, symbol: str, slot: int, pair: int, mirror: int, number: int, steps: int) -> Ticker:
         key = (self.seed, "ticker", pair, slot)
         direction = mirror * (1 if unit(*key, "direction") < 0.5 else -1)
-        signal = direction * between(SMALLEST_MOVE, LARGEST_MOVE, *key, "signal")
+        signal = direction * between(MIN_MOVE, MAX_MOVE, *key, "signal")
         noise_sign = 1 if unit(*key, "noise sign") < 0.5 else -1
-        noise = noise_sign * between(SMALLEST_MOVE, LARGEST_MOVE, *key, "noise")
+        noise = noise_sign * between(MIN_MOVE, MAX_MOVE, *key, "noise")
         move = (1 - self.luck) * signal + self.luck * noise
 
         start = round(between(40, 400, self.seed, "price", number, slot), 2)
@@ -156,10 +156,10 @@ class Market:
         minutes: tuple[float, ...],
         number: int,
     ) -> tuple[News, ...]:
-        """One headline a decision, two minutes before it: each subject in turn, in an order of the hour's own."""
+        """One headline per decision, two minutes before it: each subject in turn, in an order specific to the hour."""
         everything: list[Ticker | PredictionMarket] = [*tickers, *predictions]
         subjects = shuffled(everything, self.seed, "subjects", number)
-        told: list[News] = []
+        news: list[News] = []
         for step, minute in enumerate(minutes):
             subject = subjects[step % len(subjects)]
             key = (self.seed, "headline", number, step)
@@ -167,12 +167,12 @@ class Market:
                 text, name = headlines.headline(subject.symbol, subject.direction, *key), subject.symbol
             else:
                 text, name = headlines.hint(subject.question, subject.direction, *key), subject.label
-            told.append(News(minute - 2, text, name, subject.direction))
-        return tuple(told)
+            news.append(News(minute - 2, text, name, subject.direction))
+        return tuple(news)
 
 
 def decision_minutes(decisions: int) -> tuple[float, ...]:
-    """Decisions spread evenly over the hour, the first early enough to earn what the news is worth."""
+    """Decisions spread evenly over the hour, the first early enough to profit from the news."""
     return tuple(4 + 50 * step / decisions for step in range(decisions))
 
 
@@ -182,7 +182,7 @@ def moment(window_id: str, minute: float) -> datetime:
 
 
 def outcomes_of(hour: Hour, closing: dict[str, float], yes_closing: dict[str, float]) -> MarketOutcomes:
-    """The ground truth of a played hour, in the words the game writes it in."""
+    """The ground truth of a played hour, as the game writes it."""
     stocks = tuple(
         StockOutcome(
             ticker=ticker.symbol.removeprefix("$"),

@@ -1,17 +1,17 @@
-"""What an agent can know at a decision, and the chat messages that tell it to the agent's model.
+"""What an agent can know at a decision, and the chat messages that present it to the agent's model.
 
-An observation has the prices and the news up to that minute, and what can be done now. It holds nothing of what
+An observation contains the prices and the news up to that minute, and the current offers. It contains nothing that
 happens later, and nothing of the planted truth. It is the same for every agent of the window; what an agent owns is in
 its book.
 
-The words were chosen by measuring the embedded 135M model: a rule of two short sentences, two worked examples up, then
+The wording was chosen by measuring the embedded 135M model: a rule of two short sentences, two worked examples up, then
 two down, then prices and news in the same layout. Untrained, over all headlines, it then ranks BUY over SELL for good
 news against bad with an AUC of 0.87 and hardly prefers either (36 % of its replies are actions at temperature 1, 61 %
-at 0.8); with the examples in another order, or other tickers in them, it prefers one whatever the news (AUC 0.5 to
-0.7). Training needs both answers alive, so the order is fixed and the ticker is one.
+at 0.8); with the examples in another order, or with other tickers, it prefers one whatever the news (AUC 0.5 to 0.7).
+Training needs both answers to stay likely, so the order is fixed and there is only one ticker.
 
 Everything up to the last message is the same for all agents and all hours of a stage, so that an engine computes it
-once; nothing in it is an agent's own, so that the agents of a window share the rest as well.
+once; it contains nothing specific to an agent, so that the agents of a window share the rest as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """An open prediction market and what a YES costs now."""
+    """An open prediction market and the current price of a YES."""
 
     label: str
     question: str
@@ -43,7 +43,7 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One thing that can be done now: a verb and the market it is for (none for HOLD)."""
+    """One action that is possible now: a verb and its market (none for HOLD)."""
 
     verb: str
     market: str = ""
@@ -64,7 +64,7 @@ class Observation:
     offers: tuple[Offer, ...]
 
     def price(self, market: str) -> float | None:
-        """The price of a ticker, or of a YES, by the name an action uses."""
+        """The price of a ticker, or of a YES, by the name used in actions."""
         for quote in self.quotes:
             if quote.symbol == market:
                 return quote.price
@@ -84,12 +84,12 @@ def observe(hour: Hour, step: int, prices: Mapping[str, float]) -> Observation:
     offers += [Offer(verb, question.label) for question in questions for verb in (YES, NO)]
     if hour.stage.may_hold:
         offers.append(Offer(HOLD))
-    told = tuple(news.headline for news in hour.news if news.minute <= minute)
-    return Observation(hour.window_id, step, minute, quotes, questions, told, tuple(offers))
+    headlines = tuple(news.headline for news in hour.news if news.minute <= minute)
+    return Observation(hour.window_id, step, minute, quotes, questions, headlines, tuple(offers))
 
 
 PROMPT_VERSION = "1"
-"""Kept with every simulated window: one that was asked in other words is not replayed."""
+"""Stored with every simulated window: a window that was played with another prompt is not replayed."""
 
 _SYSTEM: dict[StageName, str] = {
     "one": "Good news: BUY. Bad news: SELL.",
@@ -115,11 +115,11 @@ _EXAMPLES: dict[StageName, tuple[tuple[tuple[tuple[str, int], ...], str, Decisio
         ((("$COIN", 260), ("$NOVA", 91), ("$MINT", 48)), "Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
     ),
 }
-"""Prices, news and the right answer. No price comes twice: else the model takes it for a part of the answer."""
+"""Prices, news and the right answer. No price occurs twice, or the model would treat it as part of the answer."""
 
 
 def messages_for(seen: Observation, stage: StageName) -> list[ChatMessage]:
-    """The conversation that ends with the agent's turn to decide on ``seen``."""
+    """The conversation up to the agent's turn to decide on ``seen``."""
     chat = [ChatMessage(role="system", content=_SYSTEM[stage])]
     questions = () if stage == "one" else _QUESTION
     for prices, headline, decision in _EXAMPLES[stage]:

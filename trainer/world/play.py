@@ -1,6 +1,6 @@
 """Plays windows into the database: the agents play, the recorder writes, the outcomes close the window.
 
-A window that has been played is left alone, so that an interrupted call can be made again and goes on.
+A window that has been played is not changed, so that an interrupted call can be repeated and continues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AgentTally:
 
     @property
     def error_rate(self) -> float:
-        """Share of actions that failed: replies that are no action, and orders that the guard stopped."""
+        """Share of actions that failed: replies that are not an action, and orders that the guard stopped."""
         return self.errors / self.actions if self.actions else 0.0
 
 
@@ -80,7 +80,7 @@ class Tally:
 
     @property
     def valid_share(self) -> float:
-        """Share of actions that could be carried out."""
+        """Share of actions that could be executed."""
         errors = sum(line.errors for line in self.agents.values())
         return 1 - errors / self.actions if self.actions else 0.0
 
@@ -98,10 +98,10 @@ async def play_windows(
     write_together: int = 1,
     on_window: Callable[[PlayedHour], None] | None = None,
 ) -> Tally:
-    """Play those of ``window_ids`` that have not been played, in order; what came of them, by agent.
+    """Play those of ``window_ids`` that have not been played, in order; returns the results by agent.
 
-    ``lookahead`` more windows are asked about in advance, for models that answer many requests at once.
-    ``write_together`` windows are written at once: faster, and what an interruption costs if playing is slow.
+    The first decisions of ``lookahead`` more windows are requested in advance, for models that batch requests.
+    ``write_together`` windows are written at a time: faster, but an interruption loses up to that many.
     """
     await refuse_a_live_game(database)
     todo = await simulation.unplayed(database, astuple(market), window_ids)
@@ -137,12 +137,12 @@ async def play_windows(
 
 
 async def refuse_a_live_game(database: Database) -> None:
-    """ConfigurationError for a database whose tables are a game's own; only reads, so that nothing is left there."""
+    """ConfigurationError for a database whose tables belong to a game. Read-only, so that it leaves nothing there."""
     async with database.pool.acquire() as connection:
         if await has_game_tables(connection) and not await owns_game_tables(connection):
             raise ConfigurationError(
                 f"{database.label} belongs to a game: simulated agents would mix with real ones; "
-                "unset DATABASE_URL, or name an empty database."
+                "unset DATABASE_URL, or set it to an empty database."
             )
 
 

@@ -1,4 +1,4 @@
-"""Plays hours: all agents of a window side by side, decision by decision. In memory; ``play`` writes them down."""
+"""Plays hours: all agents of a window side by side, decision by decision. In memory; ``play`` stores them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from trainer.world.observation import Observation, messages_for, observe
 
 @dataclass(frozen=True, slots=True)
 class PlayedStep:
-    """One decision of one agent, as it was when it was made, and what the exchange or the guard said."""
+    """One decision of one agent at the time it was made, and the result from the exchange or the guard."""
 
     seen: Observation
     messages: Sequence[ChatMessage]
     answer: AgentAnswer
     decision: Decision | None
-    """What the reply says, if it can be read; blocked or not."""
+    """The decision in the reply, if it can be parsed; blocked or not."""
     error: ActionError | None
     book: Book
     """Before the decision."""
     gain: float
-    """What the agent had made in the window before the decision."""
+    """The agent's profit in the window before the decision."""
     price: float | None
-    """What the order was filled at."""
+    """The price at which the order was filled."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentHour:
-    """One agent's window: its decisions, and its books when the window had closed."""
+    """One agent's window: its decisions, and its book after the window has closed."""
 
     agent: Agent
     steps: tuple[PlayedStep, ...]
@@ -58,7 +58,7 @@ class PlayedHour:
 
 @dataclass(frozen=True)
 class Player:
-    """A world with its agents. Keeps their books from window to window."""
+    """A world with its agents. Keeps their accounts from window to window."""
 
     market: Market
     cast: Sequence[Agent]
@@ -70,16 +70,16 @@ class Player:
         return {agent.agent_id: Book(agent.starting_balance, 0.0) for agent in self.cast}
 
     def resume(self, books: Mapping[str, Book]) -> None:
-        """Take up the books of agents that have played before."""
+        """Continue with the books of agents that have played before."""
         self._books.update(books)
 
     async def play(
         self, window_ids: Sequence[str], *, first_index: int = 0, lookahead: int = 0
     ) -> AsyncGenerator[PlayedHour, None]:
-        """The windows in order. The first decisions of ``lookahead`` more windows are asked for in advance.
+        """Play the windows in order. The first decisions of ``lookahead`` more windows are requested in advance.
 
-        A first decision depends on nothing that an earlier window brings, so a model that batches can answer those
-        of several windows at once; the books are kept strictly in order all the same.
+        A first decision does not depend on earlier windows, so a model that batches can answer those of several
+        windows together; the accounts are still updated strictly in order.
         """
         asked: deque[tuple[Hour, int, asyncio.Task[list[AgentAnswer]]]] = deque()
         upcoming = iter(enumerate(window_ids, start=first_index))
@@ -101,7 +101,7 @@ class Player:
             await asyncio.gather(*unused, return_exceptions=True)
 
     async def _ask(self, seen: Observation, window_index: int) -> list[AgentAnswer]:
-        """One answer an agent, in the cast's order, all asked at once."""
+        """One answer per agent, in the cast's order, all requested concurrently."""
         messages = messages_for(seen, self.market.stage)
         epsilon = self.exploration.epsilon(window_index)
 

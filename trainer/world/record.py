@@ -1,7 +1,7 @@
-"""Writes a played hour down as the game does: trajectories through the recorder, then the outcomes.
+"""Stores a played hour as the game does: trajectories through the recorder, then the outcomes.
 
-Ids and times come from the simulated clock, so that the same world is the same rows, however often it is written.
-Nothing of the planted truth is in what is written here.
+Ids and times come from the simulated clock, so that the same world always gives the same rows.
+Nothing of the planted truth is written here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from data_bridge.models import Action, LLMCall
 from data_bridge.outcomes import record_outcomes
 from data_bridge.recorder import Recorder
 from data_bridge.window_ids import GRACE, end_of
-from trainer.world.actions import BUY, HOLD, LONGEST_REPLY_TOKENS, NO, SELL, YES, ActionError, Decision
+from trainer.world.actions import BUY, HOLD, MAX_REPLY_TOKENS, NO, SELL, YES, ActionError, Decision
 from trainer.world.chance import between, snowflake
 from trainer.world.market import Hour, moment, outcomes_of
 from trainer.world.player import AgentHour, PlayedHour, PlayedStep
 
 INVALID = "INVALID"
-"""The action type of a reply that is no action."""
+"""The action type of a reply that is not an action."""
 
 _TYPES = {BUY: "BUY", SELL: "SELL", YES: "BUY_YES", NO: "BUY_NO", HOLD: "HOLD"}
 
@@ -85,7 +85,7 @@ def _call(step: PlayedStep) -> LLMCall:
         response=answer.text,
         purpose="action",
         temperature=answer.temperature,
-        max_tokens=LONGEST_REPLY_TOKENS,
+        max_tokens=MAX_REPLY_TOKENS,
         latency_ms=answer.latency_ms,
         action_type=_TYPES[step.decision.verb] if step.decision is not None else None,
         completion_tokens=len(answer.token_ids) or None,
@@ -98,7 +98,7 @@ def _call(step: PlayedStep) -> LLMCall:
 def action_of(
     decision: Decision | None, error: ActionError | None, price: float | None, stake: float, hour: Hour
 ) -> Action:
-    """The action as the game words it. A failed one keeps what it tried, and says why it failed."""
+    """The action in the game's terms. A failed one keeps what it tried, and why it failed."""
     if decision is None:
         return Action(action_type=INVALID, success=False, error=str(error))
     parameters: dict[str, Any] = {}

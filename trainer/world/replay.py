@@ -1,7 +1,7 @@
-"""What if: a decision of a played window rebuilt exactly, and a new reply scored against what really happened.
+"""Replay: a decision of a played window is rebuilt exactly, and a new reply scored against what really happened.
 
-Once the hour is rebuilt everything here is a pure function, so that two models can be compared on the same
-decisions of the same hours. A replayed reply moves no prices: they are those of the tape.
+Once the hour is rebuilt, everything here is a pure function, so that two models can be compared on the same
+decisions of the same hours. A replayed reply does not move prices: they come from the tape.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOMINAL_BALANCE = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWindow:
-    """A played window as it is remembered: the world that made it, and the prices as they were."""
+    """A played window as stored: the world that generated it, and its real prices."""
 
     window_id: str
     market: Market
@@ -47,28 +47,28 @@ class Moment:
     seen: Observation
     book: Book
     gain: float
-    """What the agent had made in the window before the decision."""
+    """The agent's profit in the window before the decision."""
     tape: Tape
     limits: TradingLimits
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayScore:
-    """What a reply at a decision point would have come to."""
+    """The result that a reply at a decision point would have had."""
 
     decision: Decision | None
-    """None if the reply cannot be read."""
+    """None if the reply cannot be parsed."""
     is_valid: bool
-    """Read, and not stopped by the guard."""
+    """Parsed, and not stopped by the guard."""
     is_blocked: bool
     """Stopped by the safety guard."""
     pnl: float
-    """What the order would have made by the end of the window, in dollars; 0 for a failed action."""
+    """The order's profit by the end of the window, in dollars; 0 for a failed action."""
     error: str | None
 
 
 async def load_windows(database: Database, window_ids: Iterable[str]) -> dict[str, SimulatedWindow]:
-    """The simulated ones among ``window_ids``, ready to replay; those of an older prompt are left out."""
+    """The simulated windows among ``window_ids``, ready to replay, without those played with an older prompt."""
     return {
         row.window_id: SimulatedWindow(
             row.window_id,
@@ -84,8 +84,8 @@ async def load_windows(database: Database, window_ids: Iterable[str]) -> dict[st
 def decision_points(window: SimulatedWindow, trajectory: AgentTrajectory | None = None) -> list[Moment]:
     """The decision points of a window, in order.
 
-    With a logged ``trajectory`` of the window, the agent's books are rebuilt by taking its replies again; without
-    one, they are those of an agent with ``NOMINAL_BALANCE`` and no positions.
+    With a logged ``trajectory`` of the window, the agent's book is rebuilt from its replies; without one, it is that of
+    an agent with ``NOMINAL_BALANCE`` and no positions.
     """
     hour = window.hour()
     book = Book(NOMINAL_BALANCE, 0.0)
@@ -103,7 +103,7 @@ def decision_points(window: SimulatedWindow, trajectory: AgentTrajectory | None 
 
 
 def score_reply(point: Moment, reply: str) -> ReplayScore:
-    """What ``reply`` would have come to at ``point``."""
+    """The result that ``reply`` would have had at ``point``."""
     decision, error = judge_reply(reply, point.seen, point.book, point.gain, point.limits)
     if error is not None:
         return ReplayScore(decision, False, error.blocked, 0.0, str(error))

@@ -38,6 +38,13 @@ _FAST = msgspec.json.Decoder(list[Step])
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 200  # levels of nesting; deeper text is not something a recorder wrote
 
+_MOST_STEPS, _MOST_CALLS = 5_000, 100
+"""Of a row, and of a step: a step a second is more than a game takes."""
+_MOST_CONTAINERS, _MOST_VALUES = 20_000, 250_000
+"""Objects and lists, and values of any kind, that one row's JSON may become. A container takes a hundred times the
+memory of the two bytes it is written with, a value ten times."""
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+
 T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V")
 
@@ -116,18 +123,43 @@ def finite(number: float | None) -> float | None:
 
 def decode_steps(text: str | bytes) -> list[Step]:
     """The steps of a ``stepsJson``: at least one. Unfinished (``pending``) actions are left out of their steps."""
+    check_amount(text)
     try:
         steps = _FAST.decode(text)
     except (ValueError, RecursionError):  # msgspec's errors and lone surrogates are ValueErrors
         steps = _lenient_steps(text)
     if not steps:
         raise Undecodable(Reason.NO_STEPS, "stepsJson is an empty list")
+    if len(steps) > _MOST_STEPS:
+        raise Undecodable(Reason.OVERSIZED, f"{len(steps)} steps, of at most {_MOST_STEPS}")
     for place, step in enumerate(steps):
+        if len(step.llm_calls) > _MOST_CALLS:
+            raise Undecodable(Reason.OVERSIZED, f"{len(step.llm_calls)} calls in a step, of at most {_MOST_CALLS}")
         action = step.action
         # The first letter spares nearly every action the closer look: this loop runs over millions.
         if action is not None and action.action_type[:1] in "pP \t\n" and action.is_pending:
             steps[place] = msgspec.structs.replace(step, action=None)
     return steps
+
+
+def check_amount(text: str | bytes, containers: int = _MOST_CONTAINERS, values: int = _MOST_VALUES) -> None:
+    """Undecodable before JSON is made into more objects and lists, or more values, than it may have.
+
+    A text of few bytes cannot hold many, and of the longer ones nearly all can be told by a mere count; only then is
+    what stands in strings, where prompts have brackets and commas of their own, left out of it.
+    """
+    if len(text) < 3 * containers:
+        return
+    raw = text.encode(errors="replace") if isinstance(text, str) else text
+    if raw.count(b"{") + raw.count(b"[") <= containers and raw.count(b",") <= values:
+        return
+    bare = _STRING.sub(b"", raw)
+    for what, found, most in (
+        ("objects and lists", bare.count(b"{") + bare.count(b"["), containers),
+        ("values", bare.count(b","), values),
+    ):
+        if found > most:
+            raise Undecodable(Reason.OVERSIZED, f"{found} {what}, of at most {most}")
 
 
 def decode_metadata(text: str | None) -> tuple[dict[str, Any] | None, str | None]:
@@ -138,7 +170,10 @@ def decode_metadata(text: str | None) -> tuple[dict[str, Any] | None, str | None
     if not text or text in ("{}", "null"):
         return None, None
     try:
+        check_amount(text)
         found = _METADATA.decode(text)
+    except Undecodable:
+        return None, None
     except (ValueError, RecursionError):
         try:
             parsed = parse_json(text)

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     NO_SPREAD = "no_spread"
     NO_TRAINABLE_TOKENS = "no_trainable_tokens"
     NO_LOGPROBS = "no_logprobs"
+    TOKENS_DIFFER = "tokens_differ"
     FOREIGN = "foreign"
     FOREIGN_NEGATIVE = "foreign_negative"
     TOO_LONG = "too_long"

@@ -16,11 +16,12 @@ _SHORTEST = 6  # shorter values would mask ordinary words
 
 _known: set[str] = set()
 
+# What follows a URL's user is taken up to the next space or "@" in one piece, whether or not it is a password, and is
+# not looked at again: agents' text comes through here, and trying again from each place in it would take its square.
 _URL_PASSWORD = re.compile(
-    r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)"
-    r"(?-i:(?!PASSWORD@))"  # the word in our own examples of a URL
-    r"(?P<password>[^\s@]+)(?=@)",
-    re.IGNORECASE,
+    r"(?<=[a-zA-Z0-9+.-])://[^\s:/@]*+:"
+    r"(?!PASSWORD@)"  # the word in our own examples of a URL
+    r"(?P<password>[^\s@]++)(?P<at>@?)"
 )
 
 
@@ -35,7 +36,12 @@ def redact(text: str) -> str:
     """``text`` with every registered secret, and every password inside a URL, masked."""
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, _MASK)
-    return _URL_PASSWORD.sub(rf"\g<head>{_MASK}", text)
+    return _URL_PASSWORD.sub(_masked, text)
+
+
+def _masked(match: re.Match[str]) -> str:
+    whole = match[0]
+    return whole if not match["at"] else whole[: match.start("password") - match.start()] + _MASK + "@"
 
 
 class RedactingFilter(logging.Filter):

@@ -24,6 +24,7 @@ import asyncpg
 import msgspec
 
 from data_bridge.database import Database
+from data_bridge.decode import Undecodable, check_amount
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.migrate import owns_game_tables
 from data_bridge.window_ids import in_utc, window_of
@@ -36,6 +37,9 @@ Progress = Callable[[int], None]
 
 _FETCH_ROWS = 50
 _BATCH_ROWS, _BATCH_BYTES = 200, 8 * 2**20
+_LONGEST_LINE = 32 * 2**20
+"""Bytes, unpacked: an archive of a few can hold a line of gigabytes."""
+_MOST_CONTAINERS, _MOST_VALUES = 200_000, 500_000  # of a line, with the outcomes of its window
 
 _NAMES_AN_HOUR = (  # as window_ids.normalise understands it
     r"^\s*[12]\d\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[T ]([01]\d|2[0-3])"
@@ -270,14 +274,21 @@ def _batches(path: Path, untrained: bool) -> Iterator[list[_Numbered]]:
     batch, size = list[_Numbered](), 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, text in enumerate(file, 1):
+            for number, text in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
+                if len(text) > _LONGEST_LINE:
+                    raise ConfigurationError(
+                        f"{path}, line {number} is longer than {_LONGEST_LINE // 2**20} MB: it is not a trace."
+                    )
                 if not text.strip():
                     continue
                 try:
+                    check_amount(text, _MOST_CONTAINERS, _MOST_VALUES)
                     text.decode()  # what a Raw holds is not looked at by the decoder
                     trace = decoder.decode(text)
-                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                except (msgspec.MsgspecError, UnicodeDecodeError, Undecodable) as error:
                     raise ConfigurationError(f"{path}, line {number} is not a trace: {error}.") from error
+                except RecursionError as error:
+                    raise ConfigurationError(f"{path}, line {number} is not a trace: nested too deeply.") from error
                 row = _row(trace.trajectory, number, path, untrained)
                 batch.append((number, _Trace(row, trace.agent, [_outcome(given) for given in trace.outcomes])))
                 size += len(text)

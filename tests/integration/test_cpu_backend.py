@@ -257,7 +257,7 @@ async def test_the_engine_and_the_trainer_agree_on_log_probabilities(tmp_path: P
     replies = await engine.model(Path(checkpoint.location), checkpoint.name).chat(request.messages, n=3, max_tokens=8)
     untrained = await engine.model(None, "base").chat(request.messages, n=1, max_tokens=8, seed=1)
     scored = await backend._backend.scorer.score(
-        [ScoreRequest(request.messages, "", token_ids=reply.token_ids) for reply in [*replies, *untrained]]
+        [ScoreRequest(request.messages, reply.text, token_ids=reply.token_ids) for reply in [*replies, *untrained]]
     )
     for reply, score in zip(replies, scored, strict=False):
         assert score is not None

@@ -19,7 +19,9 @@ from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, Ma
 from data_bridge.quality import CheckedWindow
 
 DEFAULT_MAX_TOKENS = 256
-"""For calls logged without a limit on the length of the reply."""
+"""For calls whose writer did not log how long the reply could be, or no length that a reply can have."""
+_MAX_REPLY_TOKENS = 2_048
+"""An agent writes its own limit: a larger one must not take the whole context, or the evaluation's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class DecisionPoint:
 
     @property
     def max_tokens(self) -> int:
-        return int(self.call.max_tokens) if self.call.max_tokens else DEFAULT_MAX_TOKENS
+        logged = self.call.max_tokens
+        return min(int(logged), _MAX_REPLY_TOKENS) if logged and 1 <= logged < float("inf") else DEFAULT_MAX_TOKENS
 
     @property
     def key(self) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from data_bridge.art_converter import Scored, ScoreRequest
+from data_bridge.art_converter import Scored, ScoreRequest, tokens_of_reply
 from data_bridge.errors import BackendError
 from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
 from trainer.inference.shared_prefix import register
@@ -67,7 +67,8 @@ class CpuPolicy:
         model = load_base(base, attention=register())
         self.config = model.config
         self.context = int(model.config.max_position_embeddings)
-        self._end = min(end_tokens(model, self.tokenizer) & {self.tokenizer.eos_token_id} or {2})
+        self._ends = end_tokens(model, self.tokenizer)
+        self._end = min(self._ends & {self.tokenizer.eos_token_id} or {2})
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self._model = get_peft_model(
@@ -118,20 +119,25 @@ class CpuPolicy:
 
     @torch.no_grad()
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
-        """Log-probabilities of logged replies; replies to the same prompt are computed together."""
+        """Log-probabilities of logged replies, unless the log has them; replies to the same prompt go together."""
         scored: list[Scored | None] = [None] * len(requests)
-        by_prompt: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
+        by_prompt: dict[tuple[int, ...], list[tuple[int, Scored]]] = {}
         for index, request in enumerate(requests):
-            reply = self._reply_tokens(request)
-            prompt = prompt_tokens(self.tokenizer, request.messages)
-            if reply and len(prompt) + len(reply) <= self.context:
+            reply = tokens_of_reply(self.tokenizer, request, end=self._end, ends=self._ends)
+            if reply is None or not reply.token_ids:
+                scored[index] = reply
+                continue
+            prompt = self._prompt(request, len(reply.token_ids))
+            if prompt is not None and not reply.logprobs:
                 by_prompt.setdefault(prompt, []).append((index, reply))
+            elif prompt is not None:
+                scored[index] = reply
         for prompt, replies in by_prompt.items():
             for start in range(0, len(replies), 16):
                 part = replies[start : start + 16]
-                logprobs = self._score_prompt(prompt, [reply for _, reply in part])
+                logprobs = self._score_prompt(prompt, [reply.token_ids for _, reply in part])
                 for (index, reply), values in zip(part, logprobs, strict=True):
-                    scored[index] = Scored(reply, values)
+                    scored[index] = Scored(reply.token_ids, values, reply.source)
         return scored
 
     def save(self, directory: Path) -> None:
@@ -201,14 +207,15 @@ class CpuPolicy:
             entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
         return logprobs.gather(1, wanted[:, None])[:, 0], entropies
 
-    def _reply_tokens(self, request: ScoreRequest) -> tuple[int, ...]:
-        """The reply as tokens, end included; empty if this model's tokens cannot represent it."""
-        if request.token_ids:
-            return request.token_ids
-        if request.tool_calls:
-            return ()  # only the model that wrote the reply knows the tokens of its tool calls
-        text = tuple(self.tokenizer.encode(request.text, add_special_tokens=False))
-        return (*text, self._end) if request.is_complete else text
+    def _prompt(self, request: ScoreRequest, reply: int) -> tuple[int, ...] | None:
+        """The prompt as tokens; None if there is no room for the reply, or the chat template does not take it."""
+        if reply >= self.context:
+            return None
+        try:
+            prompt = prompt_tokens(self.tokenizer, request.messages)
+        except Exception:  # a chat template is a program of its own and raises what it likes: its row's fault
+            return None
+        return prompt if prompt and len(prompt) + reply <= self.context else None
 
     def _score_prompt(self, prompt: tuple[int, ...], replies: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """One packed sequence: the prompt without its last token, then for each reply that token and the reply."""

@@ -16,11 +16,12 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
 from data_bridge.art_converter import (
+    MAX_TOKENS,
     ConversionRules,
     Converted,
     RewardedTrajectory,
@@ -29,6 +30,7 @@ from data_bridge.art_converter import (
     ScoreRequest,
     TokenCounts,
     convert_group,
+    tokens_of_reply,
 )
 from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PLACEHOLDER = 0.0
-_MAX_TOKENS = 32_768
-"""Maximum tokens of a prompt with its reply: the default of ART's trainers, and the limit of W&B's smallest model."""
 
 
 async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None = None) -> PreparedBatch:
@@ -132,6 +132,7 @@ def _metrics(
         "reward_std": pstdev(rewards) if rewards else 0.0,
         "share_foreign": _share(counts.foreign, counts.trainable),
         "share_rescored": _share(counts.rescored, counts.trainable),
+        "share_retokenised": _share(counts.retokenised, counts.trainable),
         "share_off_temperature": _share(counts.off_temperature, counts.trainable),
     }
     of_groups = [
@@ -165,7 +166,7 @@ class TokenisingScorer:
 
     def __init__(self, base_model: str) -> None:
         self._base_model = base_model
-        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._tokenizer: PreTrainedTokenizerBase | NoTokenizer | None = None
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
         tokenizer = self._loaded()
@@ -178,32 +179,43 @@ class TokenisingScorer:
             try:
                 self._tokenizer = AutoTokenizer.from_pretrained(self._base_model)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise NoTokenizer(self._base_model) from error
+                self._tokenizer = NoTokenizer(self._base_model)
+                raise self._tokenizer from error
+        if isinstance(self._tokenizer, NoTokenizer):
+            raise self._tokenizer
         return self._tokenizer
 
 
 def _tokenised(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest) -> Scored | None:
-    """The tokens of one reply, as the model would have sampled them; None if they are unknown or do not fit."""
+    """The tokens of one reply; None if they do not fit or the chat template does not take its prompt."""
     from trainer.inference.base_model import prompt_tokens
 
-    tokens = request.token_ids
-    if not tokens:
-        if request.tool_calls:
-            return None  # only the model that wrote the reply knows the tokens of its tool calls
-        end = [tokenizer.eos_token_id] if request.is_complete and tokenizer.eos_token_id is not None else []
-        tokens = (*tokenizer.encode(request.text, add_special_tokens=False), *end)
-    if not tokens or len(prompt_tokens(tokenizer, request.messages)) + len(tokens) > _MAX_TOKENS:
+    end = tokenizer.eos_token_id
+    reply = tokens_of_reply(tokenizer, request, end=end, ends={end, tokenizer.pad_token_id})
+    if reply is None or not reply.token_ids:
+        return reply
+    try:
+        prompt = prompt_tokens(tokenizer, request.messages)
+    except Exception:  # a chat template is a program of its own and raises what it likes: its row's fault
         return None
-    return Scored(tokens, (_PLACEHOLDER,) * len(tokens))
+    if len(prompt) + len(reply.token_ids) > MAX_TOKENS:
+        return None
+    return reply if reply.logprobs else replace(reply, logprobs=(_PLACEHOLDER,) * len(reply.token_ids))
 
 
 async def prepare_deferred(batch: Batch, trainee: TraineeSettings, scorer: TokenisingScorer) -> PreparedBatch:
-    """``batch`` for a trainer that scores. Without a tokenizer, replies that need scoring are left out and counted."""
+    """``batch`` for a trainer that scores.
+
+    Without a tokenizer, replies that need scoring are left out and counted, and logged tokens are taken for the
+    reply's: whether they say it cannot be told here.
+    """
     try:
         return await prepare(batch, trainee, scorer)
     except NoTokenizer as error:
         logger.warning(
-            "The tokenizer of %s cannot be loaded: replies without log-probabilities are left out.", error.args[0]
+            "The tokenizer of %s cannot be loaded: replies without log-probabilities are left out, and logged tokens "
+            "are not compared with their text.",
+            error.args[0],
         )
         return await prepare(batch, trainee)
 

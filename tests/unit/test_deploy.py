@@ -12,7 +12,7 @@ COMMAND = "scripts/schedule_training.py --once"
 
 
 def unit(name: str) -> configparser.ConfigParser:
-    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser = configparser.ConfigParser(interpolation=None, strict=False)  # a key may stand twice, as a list
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's keys are case-sensitive
     parser.read_string((DEPLOY / "systemd" / name).read_text())
     return parser
@@ -34,6 +34,15 @@ def test_the_systemd_timer_wakes_a_service_that_calls_the_one_command() -> None:
     assert service["ExecStart"].endswith(COMMAND)
     assert service["Type"] == "oneshot"
     assert service["KillMode"] == "mixed", "the training would hear the stop twice"
+    assert service["SuccessExitStatus"].split() == ["3", "5"], "too little data and a refused promotion are no faults"
+
+
+def test_there_is_a_service_for_the_server_that_comes_back_but_not_with_a_wrong_setting() -> None:
+    serve = unit("hindsight-serve.service")
+    assert serve["Service"]["ExecStart"].endswith("scripts/serve.py")
+    assert serve["Service"]["Restart"] == "on-failure"
+    assert serve["Service"]["RestartPreventExitStatus"] == "2"
+    assert serve["Install"]["WantedBy"] == "multi-user.target"
 
 
 def test_the_kubernetes_cronjob_calls_the_one_command() -> None:
@@ -53,6 +62,7 @@ def test_the_image_has_what_the_cronjob_runs_and_is_not_root() -> None:
     lines = [line.split() for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line.strip()]
     copied = [source for word, *rest in lines if word == "COPY" for source in rest[:-1]]
     assert {"requirements.lock", "pyproject.toml", "scripts", "trainer", "data_bridge"} <= set(copied)
+    assert {"requirements-torch.lock", "deploy/exit_green.py"} <= set(copied)
     assert all((ROOT / source).exists() for source in copied)
     assert ["USER", "hindsight"] in lines
     [container] = _pod(_cronjob())["containers"]
@@ -65,7 +75,8 @@ def test_the_github_workflow_calls_the_one_command_and_names_only_known_variable
 
     workflow: dict[Any, Any] = yaml.safe_load((DEPLOY / "github" / "weekly-training.yml").read_text())
     steps = workflow["jobs"]["train"]["steps"]
-    assert [step["run"] for step in steps if "run" in step] == ["make setup", f".venv/bin/python {COMMAND}"]
+    green = f".venv/bin/python deploy/exit_green.py {COMMAND}"
+    assert [step["run"] for step in steps if "run" in step] == ["make setup", green]
     assert set(steps[-1]["env"]) <= all_variables()
 
 

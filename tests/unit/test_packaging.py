@@ -30,11 +30,13 @@ def _pyproject() -> dict[str, Any]:
 
 
 def _locked(name: str) -> dict[str, str]:
-    pins = (line.split("==") for line in (ROOT / name).read_text().splitlines())
+    lines = (ROOT / name).read_text().splitlines()
+    pins = (line.removesuffix(" \\").split("==") for line in lines if not line.startswith("    --hash="))
     return {canonicalize_name(package): version for package, version in pins}
 
 
-RUN, DEV = _locked("requirements.lock"), _locked("requirements-dev.lock")
+TORCH = _locked("requirements-torch.lock")
+RUN, DEV = _locked("requirements.lock") | TORCH, _locked("requirements-dev.lock")
 
 
 def _declared() -> tuple[list[Requirement], list[Requirement]]:

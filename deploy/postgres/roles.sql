@@ -1,0 +1,61 @@
+-- What each command may do in the game's database, as roles to hand out. Run by the owner of the game's tables (or a
+-- superuser) after scripts/run_migrations.py, and again after every upgrade; running it twice changes nothing.
+--
+-- A login gets one of them:  CREATE ROLE trains LOGIN PASSWORD '...' IN ROLE hindsight_trainer;
+--
+--   hindsight_reader       check_windows, lineage, report, promote --list, serve, train_mmo --dry-run, traces export
+--   hindsight_judge        also judge_windows and certify_judge: stores verdicts in our schema, nothing in the game's
+--   hindsight_judge_writer also judge_windows --write-back: the judge's columns of the game
+--   hindsight_trainer      also train_mmo, evaluate, promote, schedule_training
+--
+-- run_migrations, traces import and spawn_test_agents create or fill tables: they are the owner's.
+-- The game's tables are looked for in the schema public; if yours are elsewhere, change it here.
+
+DO $$ BEGIN CREATE ROLE hindsight_reader NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+DO $$ BEGIN CREATE ROLE hindsight_judge NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+DO $$ BEGIN CREATE ROLE hindsight_judge_writer NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+DO $$ BEGIN CREATE ROLE hindsight_trainer NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+GRANT hindsight_reader TO hindsight_judge;
+GRANT hindsight_judge TO hindsight_judge_writer;
+GRANT hindsight_judge_writer TO hindsight_trainer;
+
+-- Reading. Of the game's users nothing but the agents' names.
+GRANT USAGE ON SCHEMA public, hindsight TO hindsight_reader;
+GRANT SELECT ON public.trajectories, public.market_outcomes TO hindsight_reader;
+GRANT SELECT ("id", "username", "displayName") ON public."User" TO hindsight_reader;
+GRANT SELECT ON ALL TABLES IN SCHEMA hindsight TO hindsight_reader;
+
+-- Judging. Identity columns need no grant on their sequences.
+GRANT INSERT ON hindsight.verdicts, hindsight.judge_calls, hindsight.certificates TO hindsight_judge;
+GRANT INSERT, UPDATE, DELETE ON hindsight.verdict_claims TO hindsight_judge;
+
+-- Writing the judge's scores into the game's own columns.
+GRANT UPDATE ("aiJudgeReward", "aiJudgeReasoning", "judgedAt", "updatedAt")
+    ON public.trajectories TO hindsight_judge_writer;
+GRANT SELECT ("trajectoryId", "judgeModel", "judgeVersion", "overallScore", "rank", "normalizedScore", "groupId",
+              "reasoning", "criteriaJson", "judgedAt"),
+      INSERT ("id", "trajectoryId", "judgeModel", "judgeVersion", "overallScore", "rank", "normalizedScore", "groupId",
+              "reasoning", "criteriaJson", "judgedAt"),
+      UPDATE ("judgeModel", "judgeVersion", "overallScore", "rank", "normalizedScore", "groupId", "reasoning",
+              "criteriaJson", "judgedAt", "componentScoresJson", "strengthsJson", "weaknessesJson")
+    ON public.reward_judgments TO hindsight_judge_writer;
+
+-- Training and promoting: use and batches of the game's rows, and which model its agents take.
+GRANT UPDATE ("usedInTraining", "trainedInBatch") ON public.trajectories TO hindsight_trainer;
+GRANT SELECT ("batchId"),
+      INSERT ("id", "batchId", "baseModel", "modelVersion", "trajectoryIds", "rewardsJson", "trainingLoss", "status",
+              "createdAt", "startedAt", "completedAt"),
+      UPDATE ("status", "error")
+    ON public.training_batches TO hindsight_trainer;
+GRANT SELECT ("modelId", "status", "storagePath", "benchmarkScore", "evalMetrics"),
+      INSERT ("id", "modelId", "version", "baseModel", "trainingBatch", "status", "storagePath", "benchmarkScore",
+              "avgReward", "evalMetrics", "wandbArtifactId", "createdAt", "updatedAt"),
+      UPDATE ("status", "storagePath", "benchmarkScore", "evalMetrics", "deployedAt", "archivedAt", "updatedAt")
+    ON public.trained_models TO hindsight_trainer;
+
+-- The ledger.
+GRANT INSERT, UPDATE ON hindsight.runs, hindsight.windows, hindsight.batches, hindsight.batch_trajectories,
+    hindsight.evaluations, hindsight.promotions, hindsight.periods TO hindsight_trainer;
+GRANT INSERT, UPDATE, DELETE ON hindsight.model_locks, hindsight.exclusions TO hindsight_trainer;
+GRANT INSERT, DELETE ON hindsight.checkpoints TO hindsight_trainer;
+GRANT INSERT ON hindsight.canary_agents TO hindsight_trainer;

@@ -5,7 +5,7 @@ them or is left out with a reason. Nothing of what was known only afterwards is 
 it reads the calls of a trajectory and the score, and no other field.
 
 Trained equals said: an agent writes its own log, so logged tokens are trained only if they say the logged reply
-(``tokens_of_reply``). Where they say something else, the reply's text is tokenised and scored instead, since the text
+(``ScoreRequest.tokens``). Where they say something else, the reply's text is tokenised and scored instead, since the text
 is what was judged.
 
 A member that cannot be trained on stays in its group as a plain turn: it was judged together with the
@@ -64,6 +64,20 @@ class ScoreRequest:
     """What the log says of ``token_ids``, kept with them. Empty where the scorer shall compute them."""
     is_complete: bool = True
     """Whether the model ended the reply itself, so that an end of sequence belongs to it."""
+
+    def tokens(self, tokenizer: PreTrainedTokenizerBase, *, end: int | None, ends: Collection[int]) -> Scored | None:
+        """The tokens of a reply: the log's if they say its text, else those of the text; None if it has none.
+
+        ``end`` is appended to a text that the model ended itself; logged tokens may end with any one of ``ends``. The log's log-probabilities come with its tokens; there are none with others.
+        """
+        said = _tokens_said(tokenizer, self, ends) if self.token_ids else 0
+        if said:
+            return Scored(self.token_ids[:said], self.logprobs[:said], "log" if self.logprobs else "policy")
+        if self.tool_calls:  # only the model that wrote it knows how it spelt its tool calls
+            return Scored((), (), "text") if self.token_ids else None
+        text = tuple(tokenizer.encode(self.text, add_special_tokens=False))
+        tokens = (*text, end) if self.is_complete and end is not None else text
+        return Scored(tokens, (), "text" if self.token_ids else "policy") if tokens else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,24 +235,6 @@ def _fault_of_tokens(call: LLMCall, token_ids: Sequence[int]) -> str:
 
 
 # What logged tokens say
-
-
-def tokens_of_reply(
-    tokenizer: PreTrainedTokenizerBase, request: ScoreRequest, *, end: int | None, ends: Collection[int]
-) -> Scored | None:
-    """The tokens of a reply: the log's if they say its text, else those of the text; None if it has none.
-
-    ``end`` is put after a text that the model ended itself; any one of ``ends`` may stand at the end of logged tokens.
-    The log's log-probabilities come with its tokens; there are none with others.
-    """
-    said = _tokens_said(tokenizer, request, ends) if request.token_ids else 0
-    if said:
-        return Scored(request.token_ids[:said], request.logprobs[:said], "log" if request.logprobs else "policy")
-    if request.tool_calls:  # only the model that wrote it knows how it spelt its tool calls
-        return Scored((), (), "text") if request.token_ids else None
-    text = tuple(tokenizer.encode(request.text, add_special_tokens=False))
-    tokens = (*text, end) if request.is_complete and end is not None else text
-    return Scored(tokens, (), "text" if request.token_ids else "policy") if tokens else None
 
 
 def _tokens_said(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest, ends: Collection[int]) -> int:

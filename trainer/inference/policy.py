@@ -19,7 +19,7 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from data_bridge.art_converter import Scored, ScoreRequest, tokens_of_reply
+from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
 from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
 from trainer.inference.shared_prefix import register
@@ -123,7 +123,7 @@ class CpuPolicy:
         scored: list[Scored | None] = [None] * len(requests)
         by_prompt: dict[tuple[int, ...], list[tuple[int, Scored]]] = {}
         for index, request in enumerate(requests):
-            reply = tokens_of_reply(self.tokenizer, request, end=self._end, ends=self._ends)
+            reply = request.tokens(self.tokenizer, end=self._end, ends=self._ends)
             if reply is None or not reply.token_ids:
                 scored[index] = reply
                 continue

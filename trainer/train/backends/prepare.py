@@ -30,7 +30,6 @@ from data_bridge.art_converter import (
     ScoreRequest,
     TokenCounts,
     convert_group,
-    tokens_of_reply,
 )
 from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
@@ -191,7 +190,7 @@ def _tokenised(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest) -> Sco
     from trainer.inference.base_model import prompt_tokens
 
     end = tokenizer.eos_token_id
-    reply = tokens_of_reply(tokenizer, request, end=end, ends={end, tokenizer.pad_token_id})
+    reply = request.tokens(tokenizer, end=end, ends={end, tokenizer.pad_token_id})
     if reply is None or not reply.token_ids:
         return reply
     try:

@@ -5,8 +5,8 @@ them or is left out with a reason. Nothing of what was known only afterwards is 
 it reads the calls of a trajectory and the score, and no other field.
 
 Trained equals said: an agent writes its own log, so logged tokens are trained only if they say the logged reply
-(``ScoreRequest.tokens``). Where they say something else, the reply's text is tokenised and scored instead, since the text
-is what was judged.
+(``ScoreRequest.tokens``). Where they say something else, the reply's text is tokenised and scored instead, since the
+text is what was judged.
 
 A member that cannot be trained on stays in its group as a plain turn: it was judged together with the
 others, so its score belongs to the group's mean, and ART trains nothing of it.
@@ -68,7 +68,8 @@ class ScoreRequest:
     def tokens(self, tokenizer: PreTrainedTokenizerBase, *, end: int | None, ends: Collection[int]) -> Scored | None:
         """The tokens of a reply: the log's if they say its text, else those of the text; None if it has none.
 
-        ``end`` is appended to a text that the model ended itself; logged tokens may end with any one of ``ends``. The log's log-probabilities come with its tokens; there are none with others.
+        ``end`` is appended to a text that the model ended itself; logged tokens may end with any one of ``ends``. The
+        log's log-probabilities come with its tokens; there are none with others.
         """
         said = _tokens_said(tokenizer, self, ends) if self.token_ids else 0
         if said:

@@ -128,6 +128,19 @@ async def test_tokens_are_named_by_their_ids_for_who_asks_as_of_vllm(tiny: Path,
     assert named == [f"token_id:{token}" for token in (choice.model_extra or {})["token_ids"]]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_token_ids_come_without_logprobs_for_who_asks_as_of_vllm(
+    tiny: Path, tmp_path: Path, stream: bool
+) -> None:
+    asked: Any = {"model": "hindsight", "messages": ASK, "max_tokens": 3, "extra_body": {"return_token_ids": True}}
+    async with served(tiny, tmp_path) as url, client(url) as openai:
+        reply: Any = await openai.chat.completions.create(**asked, stream=stream)
+        last = [chunk async for chunk in reply][-1] if stream else reply
+    [choice] = last.choices
+    assert len(choice.model_extra["token_ids"]) in (1, 2, 3)
+    assert getattr(choice, "logprobs", None) is None
+
+
 async def test_the_same_seed_gives_the_same_reply_and_a_stop_string_ends_it(tiny: Path, tmp_path: Path) -> None:
     async with served(tiny, tmp_path) as url, client(url) as openai:
 
@@ -328,7 +341,8 @@ async def test_no_body_takes_the_server_down(tiny: Path, tmp_path: Path) -> None
         @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         @given(body=_bodies)
         def send(body: bytes) -> None:
-            answer = httpx.post(f"{url}/v1/chat/completions", content=body, timeout=30)
+            as_json = {"Content-Type": "application/json"}
+            answer = httpx.post(f"{url}/v1/chat/completions", content=body, headers=as_json, timeout=30)
             assert answer.status_code in (200, 400, 404, 413), (answer.status_code, answer.text)
             if answer.status_code != 200:
                 assert answer.json()["error"]["message"]

@@ -71,6 +71,7 @@ async def _serve(
     import uvicorn
 
     from trainer.serve.app import make_app
+    from trainer.serve.connections import server_config
 
     class Server(uvicorn.Server):
         """A stop request is a normal end for a server; uvicorn would raise the signal again."""
@@ -93,9 +94,13 @@ async def _serve(
                 f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1", flush=True
             )
 
-    app = make_app(checkpoints, key=key, most_waiting=settings.server.max_waiting)
+    server = settings.server
+    hosts = (server.host, *server.allowed_hosts)
+    app = make_app(checkpoints, key=key, most_waiting=server.max_waiting, hosts=hosts)
     host, port = listening.getsockname()[:2]
-    await Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)).serve(sockets=[listening])
+    patience = server.client_timeout.total_seconds()
+    config = server_config(app, connections=server.max_connections, patience=patience)
+    await Server(config).serve(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -5,6 +5,7 @@ An option for a single call (roll back, list, force) is a flag and never a varia
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
@@ -31,7 +32,7 @@ from trainer.config.sections import (
     WandbSecrets,
     WindowSettings,
 )
-from trainer.config.settings import Command, Duration, Section, keys_of, setting, variables_of
+from trainer.config.settings import Command, Duration, Names, Section, keys_of, setting, variables_of
 from trainer.config.training import (
     AddressSettings,
     BackendSettings,
@@ -141,6 +142,17 @@ class ServerSettings(Section):
     port: int = setting(8808, "Port to listen on.", ge=0, le=65535)
     max_waiting: int = setting(
         512, "Maximum number of requests in flight; more get status 429.", ge=1, formerly="most_waiting"
+    )
+    max_connections: int = setting(
+        1024, "Maximum number of open connections; beyond it, the one idle for longest is closed.", ge=1
+    )
+    client_timeout: Duration = setting(
+        "0.5m",
+        "Maximum time that a client may take to send its headers, its body, or the next request, or to read a reply.",
+        gt=timedelta(0),
+    )
+    allowed_hosts: Names = setting(
+        (), "Further names that clients may call this server by, as in their Host header.", metavar="NAMES"
     )
 
 

@@ -1,14 +1,18 @@
-"""The routes: ``/v1/chat/completions``, ``/v1/models``, ``/health``. Every error has OpenAI's shape."""
+"""The routes: ``/v1/chat/completions``, ``/v1/models``, ``/v1/models/{id}``, ``/health``.
+
+Every error has OpenAI's shape. Every route is behind ``Door``, which keeps out what a web page makes a browser send.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -17,58 +21,173 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from data_bridge.errors import HindsightError
+from data_bridge.errors import ConfigurationError, HindsightError
 from data_bridge.redaction import redact
 from trainer.serve.checkpoints import OnText, ServedCheckpoints, StreamingModel
-from trainer.serve.wire import ChatCompletionRequest, Chunks, RequestError, parse_request, response_of
+from trainer.serve.wire import ChatCompletionRequest, Chunks, RequestError, not_served, parse_request, response_of
 from trainer.types import Completion
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Handler = Callable[[Request], Awaitable[Response]]
+
 LARGEST_BODY = 2 * 1024 * 1024
+MOST_BYTES = 32 * 1024 * 1024
+"""What bodies may take together while they arrive, and again while they are answered."""
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(slots=True)
 class Load:
-    """Requests being answered; beyond ``most`` a client is told to come back."""
+    """Requests being answered; beyond ``most``, or too many bytes, a client is told to come back."""
 
     most: int
     now: int = 0
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.now >= self.most or self.size >= MOST_BYTES
 
     @contextmanager
-    def one_more(self) -> Iterator[None]:
+    def one_more(self, size: int) -> Iterator[None]:
         self.now += 1
+        self.size += size
         try:
             yield
         finally:
             self.now -= 1
+            self.size -= size
 
 
-def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: int = 512) -> Starlette:
-    """The server over ``checkpoints``. With a ``key`` every route but ``/health`` asks for it."""
-    load = Load(most_waiting)
+@dataclass(slots=True)
+class Arriving:
+    """The bodies that are being received, oldest first. When they take too much, the oldest gives way: it is slow."""
+
+    sizes: dict[asyncio.Timeout, int] = field(default_factory=dict)
+    size: int = 0
+
+    async def body(self, request: Request) -> bytes:
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(None) as reading:
+                try:
+                    async for part in request.stream():
+                        parts.append(part)
+                        self._grow(reading, len(part))
+                finally:
+                    self.size -= self.sizes.pop(reading, 0)
+        except TimeoutError:
+            raise RequestError(408, "The request arrived too slowly while others were waiting.") from None
+        except ClientDisconnect:
+            raise RequestError(499, "The client closed the connection.") from None
+        return b"".join(parts)
+
+    def _grow(self, reading: asyncio.Timeout, more: int) -> None:
+        self.sizes[reading] = self.sizes.get(reading, 0) + more
+        self.size += more
+        if self.sizes[reading] > LARGEST_BODY:
+            raise RequestError(413, f"The request is larger than {LARGEST_BODY} bytes.")
+        while self.size > MOST_BYTES:
+            oldest = next(iter(self.sizes))
+            self.size -= self.sizes.pop(oldest)
+            oldest.reschedule(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who may come in: those who name this server in ``Host``, hold the key, and are not a page in a browser.
+
+    A page anywhere can have a browser send requests to loopback, under its own name (DNS rebinding) or as a form with
+    a plain content type. ``hosts`` are the names that count as this server; an address among them that stands for all
+    (``0.0.0.0``) lets every address through, as only names can be rebound. Starlette's TrustedHostMiddleware would
+    cover part of ``Host``, with an error of another shape.
+    """
+
+    hosts: frozenset[str]
+    key: str | None
+
+    def guards(self, route: Handler, *, needs_key: bool = True) -> Handler:
+        async def guarded(request: Request) -> Response:
+            self._check_host(request.headers.get("host", ""))
+            if request.method == "POST":
+                self._check_page(request)
+            if needs_key:
+                self._check_key(request)
+            return await route(request)
+
+        return guarded
+
+    def _check_host(self, header: str) -> None:
+        name = _name_in(header)
+        if name in self.hosts or (not self.hosts.isdisjoint({"0.0.0.0", "::"}) and _is_address(name)):
+            return
+        raise RequestError(421, "The Host header does not name this server: start it with --allowed-hosts NAME.")
+
+    def _check_page(self, request: Request) -> None:
+        origin, host = request.headers.get("origin"), request.headers.get("host")
+        is_foreign = origin is not None and origin not in (f"http://{host}", f"https://{host}")
+        if is_foreign or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise RequestError(403, "Requests from web pages of another origin are not answered.")
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise RequestError(415, "Send the request as JSON, with the header Content-Type: application/json.")
+
+    def _check_key(self, request: Request) -> None:
+        if self.key is None:
+            return
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if not secrets.compare_digest(given, self.key.encode()):
+            raise RequestError(401, "The API key is missing or wrong.", kind="authentication_error")
+
+
+def _name_in(host: str) -> str:
+    """``localhost:8808`` and ``[::1]:8808`` without the port, as names are compared."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.rstrip(".").lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def make_app(
+    checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: int = 512, hosts: Sequence[str] = ()
+) -> Starlette:
+    """The server over ``checkpoints``. With a ``key`` every route but ``/health`` asks for it.
+
+    ``hosts``: names that clients may call this server by, beside those of loopback.
+    """
+    load, arriving = Load(most_waiting), Arriving()
+    door = Door(frozenset(LOOPBACK) | {_name_in(f"[{host}]" if ":" in host else host) for host in hosts}, key)
 
     async def completions(request: Request) -> Response:
-        _check_key(request, key)
-        asked = parse_request(await _body(request))
+        body = await arriving.body(request)
+        asked, size = parse_request(body), len(body)
         model = checkpoints.choose(asked.model, asked.user)
-        if load.now >= load.most:
+        if load.is_full:
             raise RequestError(429, "Too many requests are waiting; try again in a second.", kind="rate_limit_error")
         if asked.stream:
-            events = _events(model, asked, load)
+            events = _events(model, asked, load.one_more(size))
             first = await _unless_gone(request, anext(events))
             return StreamingResponse(_beginning_with(first, events), media_type="text/event-stream")
-        with load.one_more():
+        with load.one_more(size):
             return JSONResponse(response_of(asked, await _unless_gone(request, _answer(model, asked, None))))
 
     async def models(request: Request) -> Response:
-        _check_key(request, key)
-        listed = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "hindsight"} for name in checkpoints.names()
-        ]
-        return JSONResponse({"object": "list", "data": listed})
+        return JSONResponse({"object": "list", "data": [_listed(name) for name in checkpoints.names()]})
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in checkpoints.names():
+            raise not_served(name)
+        return JSONResponse(_listed(name))
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "serving": checkpoints.served_name, "waiting": load.now})
@@ -84,9 +203,10 @@ def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: i
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", completions, methods=["POST"]),
-            Route("/v1/models", models, methods=["GET"]),
-            Route("/health", health, methods=["GET"]),
+            Route("/v1/chat/completions", door.guards(completions), methods=["POST"]),
+            Route("/v1/models", door.guards(models), methods=["GET"]),
+            Route("/v1/models/{name:path}", door.guards(model), methods=["GET"]),
+            Route("/health", door.guards(health, needs_key=False), methods=["GET"]),
         ],
         exception_handlers={
             RequestError: _request_error,
@@ -95,6 +215,10 @@ def make_app(checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: i
         },
         lifespan=lifespan,
     )
+
+
+def _listed(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "hindsight"}
 
 
 async def _answer(model: StreamingModel, asked: ChatCompletionRequest, on_text: OnText | None) -> list[Completion]:
@@ -134,7 +258,9 @@ async def _gone(request: Request) -> None:
             return
 
 
-async def _events(model: StreamingModel, asked: ChatCompletionRequest, load: Load) -> AsyncIterator[str]:
+async def _events(
+    model: StreamingModel, asked: ChatCompletionRequest, counted: AbstractContextManager[None]
+) -> AsyncIterator[str]:
     """The reply as server-sent events while it is written. A client that hangs up cancels this, and the reply.
 
     What goes wrong before there is anything to send is raised and becomes a status; later it is an event.
@@ -147,7 +273,7 @@ async def _events(model: StreamingModel, asked: ChatCompletionRequest, load: Loa
     answering.add_done_callback(lambda _: grown.put_nowait(None))
     has_begun = False
     try:
-        with load.one_more():
+        with counted:
             growth = await grown.get()
             if growth is None:
                 answering.result()
@@ -179,28 +305,6 @@ def _event(chunk: dict[str, Any]) -> str:
     return f"data: {json.dumps(chunk)}\n\n"
 
 
-async def _body(request: Request) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > LARGEST_BODY:
-                raise RequestError(413, f"The request is larger than {LARGEST_BODY} bytes.")
-            parts.append(part)
-    except ClientDisconnect:
-        raise RequestError(499, "The client closed the connection.") from None
-    return b"".join(parts)
-
-
-def _check_key(request: Request, key: str | None) -> None:
-    if key is None:
-        return
-    given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-    if not secrets.compare_digest(given, key.encode()):
-        raise RequestError(401, "The API key is missing or wrong.", kind="authentication_error")
-
-
 def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     headers = {"Retry-After": "1"} if error.status == 429 else None
@@ -212,9 +316,10 @@ def _told(error: Exception) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, HindsightError) and isinstance(error, ValueError):
-        return RequestError(400, redact(str(error)))
+        is_ours = isinstance(error, ConfigurationError)
+        return RequestError(400, str(error), param=None if is_ours else "messages")
     logger.error("a request failed: %s: %s", type(error).__name__, redact(str(error)))
-    known = redact(str(error)) if isinstance(error, HindsightError) else None
+    known = str(error) if isinstance(error, HindsightError) else None
     return RequestError(500, known or "The server failed on this request; its log says why.", kind="server_error")
 
 

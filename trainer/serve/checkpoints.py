@@ -27,7 +27,7 @@ from data_bridge.models import ChatMessage
 from trainer.inference.base_model import check_base
 from trainer.inference.checkpoints import StoredStep
 from trainer.ledger.releases import Pointer, pointer_file, read_from_database, read_pointer, sync
-from trainer.serve.wire import RequestError
+from trainer.serve.wire import RequestError, not_served
 from trainer.types import Completion
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class ServedCheckpoints:
             return self._resident(promotion.checkpoint.step if promotion is not None else 0)
         pinned = re.fullmatch(re.escape(self._model) + r"@step(\d{1,9})", requested)
         if pinned is None:
-            raise RequestError(404, f"The model {requested!r} is not served here; see /v1/models.", param="model")
+            raise not_served(requested)
         return self._resident(int(pinned[1]))
 
     def check_served(self) -> None:

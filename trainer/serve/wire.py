@@ -1,6 +1,7 @@
 """The shapes of the OpenAI chat API: what a request may say, how a reply and an error look.
 
-Strict where a wrong value would change the answer, tolerant of fields that other servers have and we do not.
+A field that would be ignored is refused with its name: a reply that leaves out what was asked for looks right and is
+wrong, not least to train on. A value that asks for nothing (``top_p`` 1) and notes to the provider are let through.
 """
 
 from __future__ import annotations
@@ -8,15 +9,34 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from data_bridge.models import ChatMessage
+from data_bridge.redaction import redact
 from trainer.types import Completion
 
 MOST_REPLIES = 32
 MOST_TOKENS = 2_048
+MOST_MESSAGES = 1_024
+
+_ASKS_FOR_NOTHING: dict[str, tuple[Any, ...]] = {
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "top_logprobs": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+}
+_NOTES = {"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
+_NOTES_OF_A_MESSAGE = {"refusal", "annotations"}
 
 
 class RequestError(Exception):
@@ -29,32 +49,41 @@ class RequestError(Exception):
         self.param = param
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": None}}
+        return {"error": {"message": redact(str(self)), "type": self.kind, "param": self.param, "code": None}}
+
+
+def not_served(name: str) -> RequestError:
+    return RequestError(404, f"The model {name[:256]!r} is not served here; see /v1/models.", param="model")
 
 
 class _Message(BaseModel):
-    role: str = Field(min_length=1, max_length=32)
-    content: str | list[dict[str, Any]] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
+    model_config = ConfigDict(extra="allow")
 
-    @model_validator(mode="after")
-    def _only_text(self) -> _Message:
-        self.chat().text()
-        return self
+    role: Literal["system", "user", "assistant"]
+    content: str
+    name: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _only_text(cls, value: object) -> object:
+        """Text parts are joined; only the text is kept while the request waits."""
+        if not isinstance(value, list):
+            return value
+        if any(not isinstance(part, dict) or part.get("type") != "text" for part in value):
+            raise ValueError("a part of the message is not text, and this server reads nothing else")
+        return ChatMessage("user", value).text()
 
     def chat(self) -> ChatMessage:
-        return ChatMessage(**self.model_dump())
+        return ChatMessage(self.role, self.content, self.name)
 
 
 class ChatCompletionRequest(BaseModel):
     """The part of OpenAI's request that a small model on a CPU can honour."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow")
 
-    model: str
-    messages: list[_Message] = Field(min_length=1)
+    model: str = Field(max_length=256)
+    messages: list[_Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     n: int = Field(default=1, ge=1, le=MOST_REPLIES)
     temperature: float = Field(default=1.0, ge=0, le=2, allow_inf_nan=False)
     max_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
@@ -64,18 +93,12 @@ class ChatCompletionRequest(BaseModel):
     logprobs: bool = False
     return_tokens_as_token_ids: bool = False
     """vLLM's: log-probabilities name tokens ``token_id:N`` instead of by their text."""
+    return_token_ids: bool = False
+    """vLLM's: the reply's token ids, which also come with log-probabilities."""
     stream: bool = False
     stream_options: dict[str, Any] | None = None
-    user: str | None = None
+    user: str | None = Field(default=None, max_length=1_024)
     """The agent's id: decides whether it belongs to a canary."""
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
-    top_p: float = Field(default=1.0, ge=0, le=1)
-    top_logprobs: int = Field(default=0, ge=0, le=20)
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = None
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -85,32 +108,11 @@ class ChatCompletionRequest(BaseModel):
         return [value] if isinstance(value, str) else value
 
     @field_validator(
-        *("n", "temperature", "logprobs", "return_tokens_as_token_ids", "stream", "top_p", "top_logprobs"),
-        *("presence_penalty", "frequency_penalty"),
-        mode="before",
+        *("n", "temperature", "logprobs", "return_tokens_as_token_ids", "return_token_ids", "stream"), mode="before"
     )
     @classmethod
     def _null_is_the_default(cls, value: object, info: Any) -> object:
         return cls.model_fields[info.field_name].default if value is None else value
-
-    @model_validator(mode="after")
-    def _nothing_that_would_be_left_out(self) -> ChatCompletionRequest:
-        """A reply that ignores what was asked for would look right and be wrong, not least to train on."""
-        plain = self.response_format is None or self.response_format.get("type") == "text"
-        asked = {
-            "tools": self.tools,
-            "functions": self.functions,
-            "response_format": not plain,
-            "top_p": self.top_p != 1,
-            "top_logprobs": self.top_logprobs,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "logit_bias": self.logit_bias,
-        }
-        for name, is_asked in asked.items():
-            if is_asked:
-                raise ValueError(f"{name} is not supported by this server: leave it out")
-        return self
 
     @property
     def token_limit(self) -> int:
@@ -127,12 +129,27 @@ class ChatCompletionRequest(BaseModel):
 def parse_request(body: bytes) -> ChatCompletionRequest:
     """The request in ``body``, or a RequestError that names the parameter at fault."""
     try:
-        return ChatCompletionRequest.model_validate_json(body)
+        request = ChatCompletionRequest.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or None
         message = first["msg"].removeprefix("Value error, ")
         raise RequestError(400, f"{place}: {message}" if place else message, param=place) from None
+    _refuse_others(request, _NOTES)
+    for number, said in enumerate(request.messages):
+        _refuse_others(said, _NOTES_OF_A_MESSAGE, f"messages.{number}.")
+    return request
+
+
+def _refuse_others(part: BaseModel, notes: set[str], place: str = "") -> None:
+    """Refuse fields that would be ignored; forget the rest, so that a waiting request holds only what it needs."""
+    others = part.model_extra or {}
+    for name, value in others.items():
+        if value is None or name in notes or value in _ASKS_FOR_NOTHING.get(name, ()):
+            continue
+        param = f"{place}{name[:64]}"
+        raise RequestError(400, f"{param} is not supported by this server: leave it out", param=param)
+    others.clear()
 
 
 def response_of(request: ChatCompletionRequest, replies: Sequence[Completion]) -> dict[str, Any]:
@@ -167,9 +184,8 @@ class Chunks:
         for index, reply in enumerate(replies):
             chunks += self._new(index, reply.text)
             end = self._delta(index, {}, reply.finish_reason)
-            if self._request.logprobs:
-                whole = _choice(index, reply, self._request)
-                end["choices"][0] |= {"logprobs": whole["logprobs"], "token_ids": whole["token_ids"]}
+            whole = _choice(index, reply, self._request)
+            end["choices"][0] |= {key: whole[key] for key in ("logprobs", "token_ids") if whole.get(key) is not None}
             chunks.append(end)
         if self._request.wants_usage:
             chunks.append(self._frame | {"choices": [], "usage": _usage(replies)})
@@ -196,8 +212,9 @@ def _choice(index: int, reply: Completion, request: ChatCompletionRequest) -> di
         "finish_reason": reply.finish_reason,
         "logprobs": None,
     }
-    if request.logprobs:
+    if request.logprobs or request.return_token_ids:
         choice["token_ids"] = list(reply.token_ids)
+    if request.logprobs:
         names = [f"token_id:{token}" for token in reply.token_ids]
         spelt = names if request.return_tokens_as_token_ids else reply.token_texts
         choice["logprobs"] = {

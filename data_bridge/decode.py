@@ -232,6 +232,8 @@ def _struct(cls: type[T], raw: Any) -> T:
         value = raw.get(field.encode_name)
         if value is not None:
             values[field.name] = _COERCIONS[field.type](value, field.encode_name)
+        elif field.required:
+            raise Undecodable(Reason.MALFORMED_JSON, f"a {cls.__name__} has no {field.encode_name}")
     return cls(**{name: value for name, value in values.items() if value is not None})
 
 

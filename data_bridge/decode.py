@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -44,6 +45,8 @@ _MOST_CONTAINERS, _MOST_VALUES = 20_000, 250_000
 """Objects and lists, and values of any kind, that one row's JSON may become. A container takes a hundred times the
 memory of the two bytes it is written with, a value ten times."""
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+
+_DEPTH = [(byte in b"[{") - (byte in b"]}") for byte in range(256)]
 
 T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V")
@@ -159,6 +162,8 @@ def check_amount(text: str | bytes, containers: int = _MOST_CONTAINERS, values: 
         ("values", bare.count(b","), values),
     ):
         if found > most:
+            if max(accumulate(_DEPTH[byte] for byte in bare)) > _DEEPEST:
+                raise Undecodable(Reason.MALFORMED_JSON, "nested too deeply")
             raise Undecodable(Reason.OVERSIZED, f"{found} {what}, of at most {most}")
 
 
@@ -232,6 +237,8 @@ def _struct(cls: type[T], raw: Any) -> T:
         value = raw.get(field.encode_name)
         if value is not None:
             values[field.name] = _COERCIONS[field.type](value, field.encode_name)
+        elif field.required:
+            raise Undecodable(Reason.MALFORMED_JSON, f"a {cls.__name__} has no {field.encode_name}")
     return cls(**{name: value for name, value in values.items() if value is not None})
 
 

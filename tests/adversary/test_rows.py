@@ -105,6 +105,12 @@ def test_a_limit_that_is_honest_is_kept() -> None:
     assert DecisionPoint(trajectory, 0, 0, make_outcomes()).max_tokens == 64
 
 
+def test_a_message_without_a_role_is_malformed() -> None:
+    for message in ("{}", '{"role": null, "content": "x"}'):
+        with pytest.raises(Undecodable, match="a ChatMessage has no role"):
+            decode_steps(f'[{{"llmCalls": [{{"messages": [{message}]}}]}}]')
+
+
 # Whatever the text
 
 _SCALARS = st.one_of(

@@ -233,12 +233,12 @@ class _Worker:
 _worker = _Worker()
 
 
-def _draw_anew() -> None:
+def _new_worker() -> None:
     global _worker
     _worker = _Worker()
 
 
-os.register_at_fork(after_in_child=_draw_anew)
+os.register_at_fork(after_in_child=_new_worker)
 
 
 def snowflake_id() -> str:

@@ -1,4 +1,4 @@
-"""Is this judge with this rubric fit to train on?"""
+"""Certify a judge: is it, with its rubric, fit to train on?"""
 
 import sys
 

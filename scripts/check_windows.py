@@ -1,4 +1,4 @@
-"""What can be trained in the database, what cannot, and why."""
+"""Show what can be trained in the database, what cannot, and why."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the judge thinks of the windows, without training on them."""
+"""Judge windows without training on them."""
 
 import sys
 

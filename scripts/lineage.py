@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from, and what became of a window."""
+"""Show where a checkpoint comes from, and what a window was used for."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Promote a checkpoint, roll back, list what there is."""
+"""Promote a checkpoint, roll back, or list checkpoints."""
 
 import sys
 

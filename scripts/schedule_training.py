@@ -1,4 +1,4 @@
-"""Train every scheduled period once, on however many hosts this runs."""
+"""Train every scheduled period once, however many hosts run this."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Let agents of known skill play a simulated market, into the database that the trainer reads."""
+"""Let agents of known skill play a simulated market and record it in the database that the trainer reads."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Trajectories with their outcomes as JSON lines: out of a database, and into one."""
+"""Export and import trajectories with their outcomes as JSON lines."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Train the agents' model on what they did and what came of it."""
+"""Train the agents' model on what they did and what happened afterwards."""
 
 import sys
 

@@ -204,6 +204,6 @@ def settings_from(cls: type[C], **values: Any) -> C:
     return cls.model_validate(placed)
 
 
-def closest(word: str, names: Iterable[str], likeness: float = 0.6) -> str | None:
+def closest(word: str, names: Iterable[str], similarity: float = 0.6) -> str | None:
     """The one of ``names`` that is most similar to ``word``, if any is similar enough."""
-    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=likeness)), None)
+    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=similarity)), None)

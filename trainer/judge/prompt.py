@@ -207,13 +207,13 @@ def shorten(text: str, level: int) -> str:
     """``text`` cut to at most ``level`` as escaped JSON: its beginning, how much was left out, and its end."""
     if thirds(encode(text)) <= level:
         return text
-    kept, most = 0, len(text)
-    while kept < most:
-        middle = (kept + most + 1) // 2
+    kept, limit = 0, len(text)
+    while kept < limit:
+        middle = (kept + limit + 1) // 2
         if thirds(encode(_with_gap(text, middle))) <= level:
             kept = middle
         else:
-            most = middle - 1
+            limit = middle - 1
     return _with_gap(text, kept)
 
 

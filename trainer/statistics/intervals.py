@@ -51,7 +51,7 @@ def mean_interval(
     values = np.asarray(per_window, dtype=np.float64)
     count = int(values.size)
     if count == 0:
-        raise ValueError("there is no mean over no windows")
+        raise ValueError("a mean needs at least one window")
     mean = float(values.mean())
     if count < MIN_WINDOWS:
         return Interval(mean=mean, low=None, high=None, windows=count)

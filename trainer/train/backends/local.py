@@ -1,4 +1,4 @@
-"""Training on this machine's GPU with ``art.LocalBackend``: unsloth trains, vLLM serves ``model@step`` meanwhile.
+"""Training on this machine's GPU with ``art.LocalBackend``: unsloth trains while vLLM serves ``model@step``.
 
 ART's backend is used unchanged. Added is what a run that may be killed needs: a partially written checkpoint is set
 aside, a step that trained nothing is an error (ART copies the last checkpoint to a new step instead), and a training

@@ -53,7 +53,7 @@ def test_too_few_windows_have_a_mean_but_no_interval() -> None:
 
 
 def test_no_windows_are_not_a_zero() -> None:
-    with pytest.raises(ValueError, match="no windows"):
+    with pytest.raises(ValueError, match="at least one window"):
         mean_interval([])
 
 

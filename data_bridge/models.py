@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-_CHECKPOINT = re.compile(r"(?P<model>.*?)[@:]step(?P<step>\d+)")
+_CHECKPOINT = re.compile(r"(?P<model>.*?)[@:]step(?P<step>\d{1,9})")
 
 
 DECISIONS = ("action",)

@@ -143,7 +143,7 @@ def findings(workflow: Path) -> int:
     """How much the strictest zizmor has to say, offline and without any configuration of ours."""
     zizmor = Path(sys.executable).with_name("zizmor")
     done = subprocess.run(
-        [zizmor, "--offline", "--no-config", "--persona", "auditor", "--format", "plain", workflow],
+        [zizmor, "--offline", "--no-config", "--persona", "auditor", "--format", "plain", "--color", "never", workflow],
         capture_output=True,
         text=True,
         check=False,

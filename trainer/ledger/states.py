@@ -89,11 +89,11 @@ async def move(connection: Any, name: str, target: RunState | BatchState, change
     DatabaseError unless its state allows the transition.
     """
     if isinstance(target, RunState):
-        kind, table, sources = "run", "runs", sources_of(target, RUN_TRANSITIONS)
+        kind, update, sources = "run", "UPDATE hindsight.runs", sources_of(target, RUN_TRANSITIONS)
     else:
-        kind, table, sources = "batch", "batches", sources_of(target, BATCH_TRANSITIONS)
+        kind, update, sources = "batch", "UPDATE hindsight.batches", sources_of(target, BATCH_TRANSITIONS)
     status: str = await connection.execute(
-        f"UPDATE hindsight.{table} SET state = $3, {changes} WHERE {kind}_id = $1 AND state = ANY($2::text[])",
+        f"{update} SET state = $3, {changes} WHERE {kind}_id = $1 AND state = ANY($2::text[])",
         *(name, sources, target.value, *values),
     )
     if not status.endswith(" 1"):

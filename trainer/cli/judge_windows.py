@@ -56,16 +56,17 @@ async def work(settings: JudgeWindowsSettings) -> int:
             estimated = await _estimate(settings, _windows(settings, reader, refs), rules)
             print(f"Estimate: {estimated}; stored verdicts are free.", file=sys.stderr)
         shown: list[dict[str, Any]] = []
+        windows = _windows(settings, reader, refs)
         verdicts = judge_windows(
             judge,
-            _windows(settings, reader, refs),
+            windows,
             rules,
             settings.groups,
             seed=settings.judging.seed,
             in_flight=2 * settings.judge.judge_concurrency,
             policy=FailurePolicy(settings.judge.max_judge_failures),
         )
-        async with aclosing(verdicts):
+        async with aclosing(windows), aclosing(verdicts):
             async for window in verdicts:
                 if settings.judging.write_back:
                     await _write_back(database, window)

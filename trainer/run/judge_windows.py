@@ -48,7 +48,7 @@ async def judge_windows(
     open_windows: dict[str, WindowVerdicts] = {}
     empty: list[WindowVerdicts] = []
 
-    async def groups() -> AsyncIterator[Group]:
+    async def groups() -> AsyncGenerator[Group, None]:
         async for window in windows:
             checked = check(window, rules)
             grouped = form_groups(checked, settings, seed)
@@ -62,7 +62,7 @@ async def judge_windows(
                 yield group
 
     tally = FailureTally()
-    async with aclosing(judge_stream(judge, groups(), in_flight)) as results:
+    async with aclosing(groups()) as source, aclosing(judge_stream(judge, source, in_flight)) as results:
         async for result in results:
             state = open_windows[result.group.window_id]
             if isinstance(result, JudgedGroup):

@@ -56,7 +56,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class JudgedGroup:
-    """A group with one verdict for each of its trajectories, in the same order."""
+    """A group with one verdict for each of its trajectories, in the same order.
+
+    A member that could not be judged costs only itself: it is not in ``group`` but in ``left_out``.
+    """
 
     group: Group
     verdicts: tuple[Verdict, ...]
@@ -66,6 +69,8 @@ class JudgedGroup:
     cost_usd: float = 0.0
     """Paid in this run; 0 when the verdict came from the cache."""
     cached: bool = False
+    left_out: tuple[Exclusion, ...] = ()
+    """Planned members that the judge left out, each with its own reason."""
 
     @property
     def scores(self) -> list[float]:

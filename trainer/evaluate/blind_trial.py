@@ -175,7 +175,7 @@ async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared
         *(judge.judge(_blind_group(asked.point, part, number)) for number, part in enumerate(parts))
     )
     cost = sum(result.cost_usd for result in results)
-    failed = next((result for result in results if isinstance(result, JudgeFailure)), None)
+    failed = next((failure for result in results if (failure := _failure(result)) is not None), None)
     if failed is not None:
         return failed, cost
     scored: dict[Role, list[ScoredReply]] = {role: [] for role in roles}
@@ -184,6 +184,14 @@ async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared
         for answer, reply in zip(part, _scored(part, result), strict=True):
             scored[answer.role].append(reply)
     return Compared(asked.point, {role: tuple(replies) for role, replies in scored.items()}), cost
+
+
+def _failure(result: JudgedGroup | JudgeFailure) -> JudgeFailure | None:
+    """Why the replies cannot be compared: all contestants or none are scored at a point, else it would favour one."""
+    if isinstance(result, JudgeFailure):
+        return result
+    first = next(iter(result.left_out), None)
+    return None if first is None else JudgeFailure(result.group, first.reason, first.detail)
 
 
 def _blind_group(point: DecisionPoint, answers: Sequence[_Answer], number: int) -> Group:

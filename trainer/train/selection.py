@@ -44,6 +44,8 @@ class VerdictStage:
             return None
         self.progress.groups_judged += 1
         self.progress.groups_cached += verdict.cached
+        await self.ledger.exclude(self.run_id, verdict.left_out)
+        self.left_out.update(exclusion.reason for exclusion in verdict.left_out)
         if spread(verdict.scores) < self.settings.min_spread:
             self.progress.groups_without_signal += 1
             await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.scores):.3f}")

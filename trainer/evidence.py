@@ -58,6 +58,8 @@ class Comparison:
     length_ratio: float
     windows_needed: int | None
     """Windows needed to separate the score difference from the required gain; None if no number would be enough."""
+    point_noise: float | None = None
+    """Share of the variance between windows that comes from the choice of points within them; None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,16 @@ class Evaluation:
         return next((comparison for comparison in self.comparisons if comparison.against == role), None)
 
     @property
+    def differences(self) -> dict[str, float]:
+        """Candidate minus incumbent in each window: what the gate decides on."""
+        sides = (Role.CANDIDATE, Role.INCUMBENT)
+        return {
+            window.window_id: window.scores[sides[0]] - window.scores[sides[1]]
+            for window in self.windows
+            if all(side in window.scores for side in sides)
+        }
+
+    @property
     def compared_with(self) -> tuple[str, int]:
         """Model and step of the incumbent; step 0 of the candidate's own model if that is the base model."""
         return (self.model, 0) if self.incumbent is None else (self.incumbent.model, self.incumbent.step)
@@ -169,9 +181,28 @@ class Ruling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What one look of the gate may risk. Looks are counted in the ledger, so that looking often buys nothing."""
+
+    number: int = 1
+    """1 for the first look at a candidate."""
+    harm_chance: float = 0.0
+    """The chance of missing harm that this look spends from the year's budget; 0 if nothing is left."""
+
+    @property
+    def level(self) -> float:
+        """The chance of taking no gain for one: 2.5 % at the first look, half as much at each further one."""
+        return 0.025 / float(2 ** (self.number - 1))
+
+
+@dataclass(frozen=True, slots=True)
 class GateDecision:
     ruling: Ruling
     reasons: tuple[str, ...]
+    expected_gain: float | None = None
+    """The gain to expect, corrected for having been selected; only for a promotion."""
+    look: Look | None = None
+    """The look that was spent; None if guards alone decided, or there were too few windows to look."""
 
     @property
     def sentence(self) -> str:

@@ -42,8 +42,8 @@ from trainer.ledger.runs import Ledger
 from trainer.plan.plan import assemble
 from trainer.progress import FailurePolicy, Progress, View
 from trainer.promote.canary import settle_canary
-from trainer.promote.gate import rule
 from trainer.promote.publish import IncumbentChanged, publish
+from trainer.promote.ruling import rule_on
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
 from trainer.types import (
@@ -378,8 +378,7 @@ async def consider(
     await settle_canary(database, home, candidate.model, now=moment)
     incumbent = await incumbent_of(database, candidate.model)
     evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
-    decision = rule(evaluation, settings.gate)
-    await keep_ruling(database, evaluation, decision)
+    decision = await rule_on(database, evaluation, settings.gate)
     logger.info("gate: %s for %s: %s", decision.ruling, candidate.name, decision.sentence)
     promotion = None
     if decision.ruling is Ruling.PROMOTE and settings.run.promote:
@@ -396,5 +395,5 @@ async def consider(
         except IncumbentChanged:
             changed = "the incumbent changed during the evaluation; evaluate again"
             decision = GateDecision(Ruling.UNDECIDED, (changed,))
-            await keep_ruling(database, evaluation, decision)
+            await keep_ruling(database.pool, evaluation, decision)
     return Considered(evaluation, decision, promotion)

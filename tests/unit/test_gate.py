@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from trainer.config.training import GateSettings
-from trainer.evidence import Interval, Ruling
+from trainer.evidence import GateDecision, Look, Ruling
 from trainer.promote.gate import Evidence, decide
 
+LOOK = Look(1, 0.002)
+SPREAD = tuple(0.1 * math.sin(1.7 * hour) for hour in range(40))
 BETTER = Evidence(
-    gain=Interval(mean=0.2, low=0.1, high=0.3, windows=20),
+    differences=tuple(0.3 + noise for noise in SPREAD),
     error_rate=0.05,
     blocked_rate=0.0,
     length_ratio=1.0,
@@ -21,34 +23,66 @@ BETTER = Evidence(
 )
 
 
-def _gain(low: float | None, high: float | None, windows: int = 20) -> Evidence:
-    return replace(BETTER, gain=Interval(mean=0.0, low=low, high=high, windows=windows), windows_needed=77)
+def _with(gain: float, windows: int = 40) -> Evidence:
+    return replace(BETTER, differences=tuple(gain + noise for noise in SPREAD[:windows]))
 
 
-def test_a_gain_whose_low_end_is_above_the_wanted_one_is_promoted() -> None:
-    assert decide(BETTER, GateSettings()).ruling is Ruling.PROMOTE
+def _decide(evidence: Evidence, look: Look = LOOK, **limits: float) -> GateDecision:
+    return decide(evidence, GateSettings(**limits), look)
 
 
-def test_the_low_end_must_be_above_the_wanted_gain_and_not_on_it() -> None:
-    assert decide(_gain(0.1, 0.3), GateSettings(min_gain=0.1)).ruling is Ruling.UNDECIDED
-    assert decide(_gain(0.1, 0.3), GateSettings(min_gain=0.09)).ruling is Ruling.PROMOTE
+def test_a_shown_gain_without_harm_is_promoted_with_what_to_expect_and_what_could_be_seen() -> None:
+    decision = _decide(BETTER)
+    assert decision.ruling is Ruling.PROMOTE
+    assert decision.look == LOOK
+    assert decision.expected_gain is not None
+    assert 0.2 < decision.expected_gain < 0.31
+    assert "is to be expected" in decision.sentence
+    assert "a true gain of +0.05 would have passed with a chance of" in decision.sentence
+
+
+def test_the_low_end_must_be_above_the_wanted_gain() -> None:
+    assert _decide(BETTER, min_gain=0.29).ruling is Ruling.UNDECIDED
+    assert _decide(BETTER, min_gain=0.1).ruling is Ruling.PROMOTE
 
 
 def test_a_model_that_cannot_reach_the_wanted_gain_is_refused() -> None:
-    assert decide(_gain(-0.2, 0.05), GateSettings(min_gain=0.05)).ruling is Ruling.REFUSE
-    assert decide(_gain(0.0, 0.0), GateSettings()).ruling is Ruling.REFUSE
+    assert _decide(_with(-0.2), min_gain=0.05).ruling is Ruling.REFUSE
 
 
-def test_an_interval_around_the_wanted_gain_is_undecided_and_says_what_would_decide() -> None:
-    decision = decide(_gain(-0.1, 0.2), GateSettings())
+def test_an_equal_model_is_undecided_however_sure_and_says_what_would_decide() -> None:
+    decision = _decide(_with(0.0))
     assert decision.ruling is Ruling.UNDECIDED
-    assert "77 windows" in decision.sentence
+    assert "windows would make that 80%" in decision.sentence
 
 
-def test_too_few_windows_never_decide() -> None:
-    decision = decide(_gain(None, None, windows=3), GateSettings())
+def test_a_gain_that_is_shown_but_not_safe_enough_for_what_is_left_of_the_year_waits() -> None:
+    shown = _with(0.08)
+    assert _decide(shown).ruling is Ruling.PROMOTE
+    spent = _decide(shown, Look(1, 1e-9))
+    assert spent.ruling is Ruling.UNDECIDED
+    assert "does not rule out a loss of 0.02" in spent.sentence
+    assert _decide(shown, Look(1, 0.0)).ruling is Ruling.UNDECIDED, "nothing left in the budget is no free look"
+
+
+def test_a_further_look_at_the_same_candidate_must_show_more() -> None:
+    assert [Look(number).level for number in (1, 2, 3)] == [0.025, 0.0125, 0.00625]
+    nearly = _with(0.075)
+    assert _decide(nearly).ruling is Ruling.PROMOTE
+    assert _decide(nearly, Look(9, 0.002)).ruling is Ruling.UNDECIDED
+
+
+@pytest.mark.parametrize("windows", [3, 14])
+def test_too_few_windows_never_decide_and_spend_nothing(windows: int) -> None:
+    decision = _decide(_with(0.9, windows))
     assert decision.ruling is Ruling.UNDECIDED
-    assert "3 held-out windows" in decision.sentence
+    assert decision.look is None
+    assert f"{windows} evaluation windows; the minimum to decide is 15" in decision.sentence
+
+
+def test_one_rare_loss_that_was_not_seen_is_allowed_for() -> None:
+    """Fifteen equal small gains have no spread at all: a plain interval would be certain."""
+    assert _decide(replace(BETTER, differences=(0.05,) * 15)).ruling is Ruling.UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -64,17 +98,17 @@ def test_too_few_windows_never_decide() -> None:
 )
 def test_no_gain_buys_a_broken_guard_off(field: str, value: float, named: str) -> None:
     change: dict[str, Any] = {field: value}
-    decision = decide(replace(BETTER, **change), GateSettings())
+    decision = _decide(replace(BETTER, **change))
     assert decision.ruling is Ruling.REFUSE
     assert named in decision.sentence
 
 
 def test_a_guard_that_could_not_be_measured_does_not_refuse_and_is_named() -> None:
-    decision = decide(replace(BETTER, kl_from_base=None, blocked_rate=None), GateSettings())
+    decision = _decide(replace(BETTER, kl_from_base=None, blocked_rate=None))
     assert decision.ruling is Ruling.PROMOTE
     assert decision.reasons[-1] == "not measured: safety blocks, KL from the base model"
-    assert "not measured" not in decide(BETTER, GateSettings()).sentence
+    assert "not measured" not in _decide(BETTER).sentence
 
 
 def test_every_broken_guard_is_named() -> None:
-    assert len(decide(replace(BETTER, error_rate=0.9, blocked_rate=0.9), GateSettings()).reasons) == 2
+    assert len(_decide(replace(BETTER, error_rate=0.9, blocked_rate=0.9)).reasons) == 2

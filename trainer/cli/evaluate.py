@@ -29,9 +29,8 @@ async def _work(settings: EvaluateSettings) -> int:
     from trainer.config.derived import judged_by, keys_of
     from trainer.judge.open import refuse_unusable
     from trainer.ledger.checkpoints import named_checkpoint
-    from trainer.ledger.evaluations import keep_ruling
     from trainer.pipeline import evaluate, incumbent_of
-    from trainer.promote.gate import rule
+    from trainer.promote.ruling import rule_on
 
     judge = judged_by(settings.judge, settings.evaluation)
     refuse_unusable(judge, keys_of(settings.evaluation, settings.secrets))
@@ -44,13 +43,13 @@ async def _work(settings: EvaluateSettings) -> int:
             # Without an incumbent, a candidate is compared with the untrained base of its own model.
             incumbent = None if (named.model, named.step) == (candidate.model, 0) else named.as_release()
         evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)
-        decision = rule(evaluation, settings.gate)
-        if incumbent == used_now:
-            await keep_ruling(database, evaluation, decision)
+        # Only a comparison with what the agents use is a matter for the gate; any other is for information.
+        decision = await rule_on(database, evaluation, settings.gate) if incumbent == used_now else None
     if settings.output.json_output:
         import msgspec
 
-        shown = {"ruling": decision.ruling, "reasons": decision.reasons, "evaluation": evaluation}
+        ruling = {"ruling": decision.ruling, "reasons": decision.reasons} if decision is not None else {}
+        shown = {**ruling, "evaluation": evaluation}
         print(msgspec.json.encode(shown).decode())
     else:
         show_evaluation(evaluation, decision)

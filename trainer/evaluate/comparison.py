@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from statistics import fmean, variance
 from typing import Protocol
 
 from data_bridge.models import DECISIONS
@@ -29,6 +30,7 @@ from trainer.evidence import (
 )
 from trainer.progress import FailurePolicy
 from trainer.statistics import intervals
+from trainer.statistics.gain import gain_interval
 from trainer.statistics.intervals import ANY, DIFFERENCE_OF_SHARES, SHARE, Bounds
 from trainer.types import Completion, Judge, Release
 
@@ -64,10 +66,10 @@ Measure = Callable[[ScoredReply], float | None]
 
 
 def figures_of(
-    role: Role, name: str, compared: Sequence[Compared], *, seed: int, kl_from_base: float | None = None
+    role: Role, name: str, compared: Sequence[Compared], *, kl_from_base: float | None = None
 ) -> PolicyFigures:
     def over(measure: Measure, bounds: Bounds = ANY) -> Interval | None:
-        return _interval(compared, lambda at: _mean_of(at, role, measure), bounds, seed)
+        return _interval(compared, lambda at: _mean_of(at, role, measure), bounds)
 
     return PolicyFigures(
         role=role,
@@ -82,22 +84,26 @@ def figures_of(
     )
 
 
-def compare(against: Role, name: str, compared: Sequence[Compared], *, min_gain: float, seed: int) -> Comparison:
+def compare(against: Role, name: str, compared: Sequence[Compared], *, min_gain: float) -> Comparison:
     """Candidate minus ``against``."""
 
     def difference(measure: Measure, bounds: Bounds = ANY) -> Interval | None:
-        return _interval(compared, lambda at: _difference(at, against, measure), bounds, seed)
+        return _interval(compared, lambda at: _difference(at, against, measure), bounds)
 
-    gains = _per_window(compared, lambda at: _difference(at, against, lambda reply: reply.score))
+    def gain_at(at: Compared) -> float | None:
+        return _difference(at, against, lambda reply: reply.score)
+
+    gains = list(_per_window(compared, gain_at).values())
     return Comparison(
         against=against,
         name=name,
-        score_difference=_known(difference(lambda reply: reply.score, DIFFERENCE_OF_SHARES)),
-        win_rate=_known(_interval(compared, lambda at: _win_rate(at, against), SHARE, seed)),
+        score_difference=gain_interval(gains),
+        win_rate=_known(_interval(compared, lambda at: _win_rate(at, against), SHARE)),
         pnl_difference=difference(lambda reply: reply.pnl),
         error_difference=_known(difference(lambda reply: float(reply.is_error), DIFFERENCE_OF_SHARES)),
         length_ratio=_length(compared, Role.CANDIDATE) / max(1.0, _length(compared, against)),
-        windows_needed=intervals.windows_needed(list(gains.values()), min_gain),
+        windows_needed=intervals.windows_needed(gains, min_gain),
+        point_noise=_point_noise(compared, gain_at),
     )
 
 
@@ -185,15 +191,30 @@ def _length(compared: Sequence[Compared], role: Role) -> float:
 
 
 def _per_window(compared: Sequence[Compared], at_point: Callable[[Compared], float | None]) -> dict[str, float]:
-    measured = [(at.point.window_id, value) for at in compared if (value := at_point(at)) is not None]
+    """One number per window, in the order of the hours."""
+    measured = sorted((at.point.window_id, value) for at in compared if (value := at_point(at)) is not None)
     return intervals.by_window([window for window, _ in measured], [value for _, value in measured])
 
 
+def _point_noise(compared: Sequence[Compared], at_point: Callable[[Compared], float | None]) -> float | None:
+    """The part of the variance between windows that more points in each would average out; None with one point each."""
+    by_window: dict[str, list[float]] = {}
+    for at in compared:
+        value = at_point(at)
+        if value is not None:
+            by_window.setdefault(at.point.window_id, []).append(value)
+    several = [own for own in by_window.values() if len(own) > 1]
+    between = variance([fmean(own) for own in by_window.values()]) if len(by_window) > 1 else 0.0
+    if not several or between <= 0:
+        return None
+    return min(1.0, fmean(variance(own) / len(own) for own in several) / between)
+
+
 def _interval(
-    compared: Sequence[Compared], at_point: Callable[[Compared], float | None], bounds: Bounds, seed: int
+    compared: Sequence[Compared], at_point: Callable[[Compared], float | None], bounds: Bounds
 ) -> Interval | None:
     values = list(_per_window(compared, at_point).values())
-    return intervals.mean_interval(values, bounds=bounds, seed=seed) if values else None
+    return intervals.mean_interval(values, bounds=bounds) if values else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -265,13 +286,12 @@ def summarise(
                 role,
                 name,
                 outcome.compared,
-                seed=plan.seed,
                 kl_from_base=kl_from_base if role is Role.CANDIDATE else None,
             )
             for role, name in names.items()
         ),
         comparisons=tuple(
-            compare(role, name, outcome.compared, min_gain=plan.min_gain, seed=plan.seed)
+            compare(role, name, outcome.compared, min_gain=plan.min_gain)
             for role, name in names.items()
             if role is not Role.CANDIDATE
         ),

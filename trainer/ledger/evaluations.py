@@ -1,31 +1,108 @@
-"""Evaluations in the ledger: written once, ruled on once, read by the report; and the proof that nothing leaked."""
+"""Evaluations in the ledger: what each consulted, the one ruling on it, and what the gate's looks have spent.
+
+A window counts as it was measured first, and each look at a candidate is counted: evaluating again, with another seed
+or other flags, finds no new window and so changes no ruling.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from data_bridge.database import Database
 from data_bridge.window_ids import is_held_out
-from trainer.evidence import Evaluation, GateDecision, from_json, to_json
+from trainer.evidence import Evaluation, GateDecision, Look, Ruling, from_json, to_json
 
 
 async def save(database: Database, evaluation: Evaluation) -> None:
     candidate, gain = evaluation.candidate, evaluation.score_difference
-    await database.pool.execute(
-        "INSERT INTO hindsight.evaluations (evaluation_id, run_id, model, candidate_step, incumbent_step, judge,"
-        " windows, gain, gain_low, gain_high, report, created_at, prompt_version, lessons_policy)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14)",
-        *(evaluation.evaluation_id, evaluation.run_id, evaluation.model, candidate.step, evaluation.compared_with[1]),
-        *(evaluation.judge.judge, gain.windows, gain.mean, gain.low, gain.high),
-        to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb does not accept NUL, which a model can produce
-        *(evaluation.created_at, candidate.prompt_version, candidate.lessons_policy),
+    async with database.pool.acquire() as connection, connection.transaction():
+        await connection.execute(
+            "INSERT INTO hindsight.evaluations (evaluation_id, run_id, model, candidate_step, incumbent_step, judge,"
+            " windows, gain, gain_low, gain_high, report, created_at, prompt_version, lessons_policy)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14)",
+            *(evaluation.evaluation_id, evaluation.run_id, evaluation.model),
+            *(candidate.step, evaluation.compared_with[1], evaluation.judge.judge),
+            *(gain.windows, gain.mean, gain.low, gain.high),
+            to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb does not accept NUL, which a model can produce
+            *(evaluation.created_at, candidate.prompt_version, candidate.lessons_policy),
+        )
+        await connection.execute(
+            "INSERT INTO hindsight.consultations (evaluation_id, window_id, model, consulted_at)"
+            " SELECT $1, unnest($2::text[]), $3, $4",
+            *(evaluation.evaluation_id, [window.window_id for window in evaluation.windows]),
+            *(evaluation.model, evaluation.created_at),
+        )
+
+
+@asynccontextmanager
+async def one_ruling_at_a_time(database: Database, model: str) -> AsyncIterator[Any]:
+    """One transaction for a model's ruling, so that two hosts cannot spend the same part of the budget."""
+    async with database.pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtext('hindsight.gate ' || $1))", model)
+        yield connection
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """An evaluation that the gate has ruled on."""
+
+    evaluation: Evaluation
+    decision: GateDecision
+    ruled_at: datetime
+
+
+async def rulings_on(source: Any, evaluation: Evaluation) -> list[Ruled]:
+    """Earlier rulings on the same candidate against the same incumbent by the same judge, oldest first."""
+    candidate = evaluation.candidate
+    rows = await source.fetch(
+        "SELECT report::text AS report, ruling, reasons, look, harm_chance, expected_gain, ruled_at"
+        " FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2 AND prompt_version = $3"
+        " AND lessons_policy = $4 AND ruling IS NOT NULL AND evaluation_id <> $5 ORDER BY ruled_at",
+        *(evaluation.model, candidate.step, candidate.prompt_version, candidate.lessons_policy),
+        evaluation.evaluation_id,
     )
+    found = [Ruled(from_json(row["report"]), _decision_of(row), row["ruled_at"]) for row in rows]
+    return [
+        ruled
+        for ruled in found
+        if ruled.evaluation.compared_with == evaluation.compared_with and ruled.evaluation.judge == evaluation.judge
+    ]
 
 
-async def keep_ruling(database: Database, evaluation: Evaluation, decision: GateDecision) -> None:
-    await database.pool.execute(
-        "UPDATE hindsight.evaluations SET ruling = $2, reasons = $3 WHERE evaluation_id = $1",
-        *(evaluation.evaluation_id, decision.ruling.value, list(decision.reasons)),
+async def ruling_of(database: Database, evaluation: Evaluation) -> list[Ruled]:
+    """The ruling on this very evaluation, if there is one."""
+    row = await database.pool.fetchrow(
+        "SELECT * FROM hindsight.evaluations WHERE evaluation_id = $1 AND ruling IS NOT NULL", evaluation.evaluation_id
+    )
+    return [] if row is None else [Ruled(evaluation, _decision_of(row), row["ruled_at"])]
+
+
+def _decision_of(row: Any) -> GateDecision:
+    look = None if row["look"] is None else Look(row["look"], row["harm_chance"] or 0.0)
+    return GateDecision(Ruling(row["ruling"]), tuple(row["reasons"]), row["expected_gain"], look)
+
+
+async def spent_in_a_year(source: Any, model: str) -> float:
+    """What the gate's looks of the last 365 days have spent of the budget for handing out a worse release."""
+    spent = await source.fetchval(
+        "SELECT coalesce(sum(harm_chance), 0) FROM hindsight.evaluations"
+        " WHERE model = $1 AND ruled_at > now() - interval '365 days'",
+        model,
+    )
+    return float(spent)
+
+
+async def keep_ruling(source: Any, evaluation: Evaluation, decision: GateDecision) -> None:
+    look = decision.look
+    await source.execute(
+        "UPDATE hindsight.evaluations SET ruling = $2, reasons = $3, expected_gain = $4, look = $5, harm_chance = $6,"
+        " ruled_at = coalesce(ruled_at, now()) WHERE evaluation_id = $1",
+        *(evaluation.evaluation_id, decision.ruling.value, list(decision.reasons), decision.expected_gain),
+        *(None if look is None else look.number, None if look is None else look.harm_chance),
     )
 
 

@@ -1,61 +1,99 @@
 """The gate: evidence in, one of three rulings out, each with its reasons. Pure; nothing else decides.
 
-A checkpoint passes only if the low end of its gain over the incumbent is above the required gain and no guard exceeds
-its limit. It is refused if a guard does, or if even the high end is not above the required gain; otherwise the ruling
-is undecided. A guard that could not be measured refuses nothing, but every ruling names it.
+A release passes only if its gain over the incumbent is shown (the low end of the interval is above the required
+gain), harm is ruled out at the error rate that the year's budget leaves for this look, and no guard exceeds its limit.
+It is refused if a guard does, or if even the high end is not above the required gain; otherwise the ruling is
+undecided. A guard that could not be measured refuses nothing, but every ruling names it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainer.config.training import GateSettings
-from trainer.evidence import Evaluation, GateDecision, Interval, Role, Ruling
+from trainer.evidence import Evaluation, GateDecision, Interval, Look, Role, Ruling
 from trainer.progress import counted
-from trainer.statistics.intervals import MIN_WINDOWS
+from trainer.statistics.gain import (
+    HARM,
+    MIN_WINDOWS_TO_RULE,
+    Power,
+    gain_interval,
+    power_for,
+    rules_out_harm,
+    shrunk_gain,
+)
+
+SMALL_GAIN = 0.05
+"""Every ruling says how likely the gate was to see a gain of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The part of an evaluation that the gate looks at."""
+    """What the gate looks at."""
 
-    gain: Interval
+    differences: tuple[float, ...]
+    """Candidate minus incumbent, one number per window, in the order of the hours."""
     error_rate: float
     blocked_rate: float | None
     """None, here and below, means not measured."""
     length_ratio: float
     kl_from_base: float | None
-    windows_needed: int | None = None
+    point_noise: float | None = None
+    """Share of the spread between windows that comes from asking at a few points in each."""
 
 
-def decide(evidence: Evidence, limits: GateSettings) -> GateDecision:
+def decide(evidence: Evidence, limits: GateSettings, look: Look) -> GateDecision:
     """The ruling on ``evidence``. Guards come first: no gain outweighs a broken guard."""
     guards = _guards(evidence, limits)
     broken = tuple(guard.complaint for guard in guards if guard.is_broken)
-    decision = GateDecision(Ruling.REFUSE, broken) if broken else _decide_on_gain(evidence, limits)
+    decision = GateDecision(Ruling.REFUSE, broken) if broken else _decide_on_gain(evidence, limits, look)
     unmeasured = ", ".join(guard.name for guard in guards if guard.value is None)
     return replace(decision, reasons=(*decision.reasons, f"not measured: {unmeasured}")) if unmeasured else decision
 
 
-def _decide_on_gain(evidence: Evidence, limits: GateSettings) -> GateDecision:
-    gain = evidence.gain
+def _decide_on_gain(evidence: Evidence, limits: GateSettings, look: Look) -> GateDecision:
+    differences = evidence.differences
+    gain = gain_interval(differences, look.level)
     if gain.low is None or gain.high is None:
-        few = f"only {counted(gain.windows, 'held-out window')}; the minimum to decide is {MIN_WINDOWS}"
+        few = f"only {counted(gain.windows, 'evaluation window')}; the minimum to decide is {MIN_WINDOWS_TO_RULE}"
         return GateDecision(Ruling.UNDECIDED, (few,))
-    measured = (
-        f"gain {gain.mean:+.3f} (95% interval {gain.low:+.3f} to {gain.high:+.3f}, {counted(gain.windows, 'window')})"
-    )
-    required = f"the required {limits.min_gain:+.3f}"
-    if gain.low > limits.min_gain:
-        return GateDecision(Ruling.PROMOTE, (f"{measured} is above {required}",))
+    measured, required = _told(gain, look), f"the required {limits.min_gain:+.3f}"
+    power = _told_power(power_for(differences, SMALL_GAIN, limits.min_gain, look), evidence.point_noise)
     if gain.high <= limits.min_gain:
-        return GateDecision(Ruling.REFUSE, (f"{measured} does not reach {required}",))
-    needed = (
-        f"about {evidence.windows_needed} windows would decide"
-        if evidence.windows_needed is not None
-        else "too close for any number of windows to decide"
+        return GateDecision(Ruling.REFUSE, (f"{measured} does not reach {required}", power), look=look)
+    if gain.low <= limits.min_gain:
+        return GateDecision(Ruling.UNDECIDED, (f"{measured} includes {required}", power), look=look)
+    if not rules_out_harm(differences, look.harm_chance):
+        harm = f"but does not rule out a loss of {HARM} at the {look.harm_chance:.4f} that this year's budget leaves"
+        return GateDecision(Ruling.UNDECIDED, (f"{measured} is above {required} {harm}", power), look=look)
+    expected = shrunk_gain(differences, limits.min_gain, look)
+    return GateDecision(
+        Ruling.PROMOTE,
+        (
+            f"{measured} is above {required}, and a loss of {HARM} is ruled out at {look.harm_chance:.4f}",
+            f"corrected for having been selected, {expected:+.3f} is to be expected",
+            power,
+        ),
+        expected_gain=expected,
+        look=look,
     )
-    return GateDecision(Ruling.UNDECIDED, (f"{measured} includes {required}", needed))
+
+
+def _told(gain: Interval, look: Look) -> str:
+    return (
+        f"gain {gain.mean:+.3f} ({100 * (1 - 2 * look.level):.4g}% interval {gain.low:+.3f} to {gain.high:+.3f}, "
+        f"{counted(gain.windows, 'window')})"
+    )
+
+
+def _told_power(power: Power, point_noise: float | None) -> str:
+    told = f"a true gain of {power.gain:+.2f} would have passed with a chance of {power.chance:.0%}"
+    if power.windows is not None:
+        told += f", {power.windows} windows would make that 80%"
+    if point_noise is not None and point_noise > 0:
+        told += f"; {point_noise:.0%} of the spread would shrink with more decision points a window (--eval-points)"
+    return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +121,23 @@ def _guards(evidence: Evidence, limits: GateSettings) -> tuple[_Guard, ...]:
     )
 
 
-def evidence_of(evaluation: Evaluation) -> Evidence:
+def evidence_of(evaluation: Evaluation, earlier: Sequence[Evaluation] = ()) -> Evidence:
+    """The evidence on the candidate: this evaluation's, and what ``earlier`` ones of the same two releases measured.
+
+    A window counts as it was measured first, so that measuring it again with other samples can change nothing.
+    """
     candidate, comparison = evaluation.of(Role.CANDIDATE), evaluation.against(Role.INCUMBENT)
     if candidate is None or comparison is None:
         raise ValueError(f"evaluation {evaluation.evaluation_id} does not compare a candidate with an incumbent")
+    measured: dict[str, float] = {}
+    for one in (*earlier, evaluation):
+        for window_id, difference in one.differences.items():
+            measured.setdefault(window_id, difference)
     return Evidence(
-        gain=comparison.score_difference,
+        differences=tuple(difference for _, difference in sorted(measured.items())),
         error_rate=candidate.error_rate.mean,
         blocked_rate=candidate.blocked_rate.mean if candidate.blocked_rate is not None else None,
         length_ratio=comparison.length_ratio,
         kl_from_base=candidate.kl_from_base,
-        windows_needed=comparison.windows_needed,
+        point_noise=comparison.point_noise,
     )
-
-
-def rule(evaluation: Evaluation, settings: GateSettings) -> GateDecision:
-    """The gate as a run calls it."""
-    return decide(evidence_of(evaluation), settings)

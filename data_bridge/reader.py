@@ -30,7 +30,7 @@ from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of, unreadable
 from data_bridge.models import AgentTrajectory, UnreadableRow, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
 from data_bridge.quality import Reason, Rules
-from data_bridge.window_ids import is_closed, is_held_out, normalise, spellings_of, start_of, window_of
+from data_bridge.window_ids import is_closed, normalise, spellings_of, start_of, window_of
 
 logger = logging.getLogger(__name__)
 
@@ -153,8 +153,8 @@ class WindowReader:
     async def discover(self, *, everything: bool = False) -> list[WindowRef]:
         """The windows that start within the lookback, oldest first.
 
-        Only those that can be eligible: closed, on the right side of the held-out split, and with ``min_agents`` agents
-        whose rows are training data, not evaluation and not used yet. With ``everything``: every window with a row.
+        Only those that can be eligible: closed, and with ``min_agents`` agents whose rows are training data, not
+        evaluation and not used yet. With ``everything``: every window with a row.
         """
         rules = self.rules
         first = rules.now - rules.lookback
@@ -359,12 +359,7 @@ def _hours(first: datetime, last: datetime) -> list[datetime]:
 
 
 def _is_eligible(ref: WindowRef, rules: Rules) -> bool:
-    held_out = is_held_out(ref.window_id, rules.held_out_share)
-    return (
-        ref.agents >= rules.min_agents
-        and is_closed(ref.window_id, ref.hours, rules.now)
-        and held_out == (rules.purpose == "evaluation")
-    )
+    return ref.agents >= rules.min_agents and is_closed(ref.window_id, ref.hours, rules.now)
 
 
 def _ref(window_id: str, seen: _Sighting) -> WindowRef:

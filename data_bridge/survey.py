@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -92,6 +92,12 @@ class Survey:
     totals: Totals
 
 
+def only(surveyed: Survey, wanted: Callable[[str], bool]) -> Survey:
+    """The windows whose id is ``wanted``."""
+    windows = tuple(window for window in surveyed.windows if wanted(window.window_id))
+    return Survey(windows, tuple(ref for ref in surveyed.refs if wanted(ref.window_id)), total(windows))
+
+
 async def survey(
     reader: WindowReader,
     rules: Rules,
@@ -139,7 +145,7 @@ def summarise(checked: CheckedWindow, purposes: Collection[str] = DECISIONS) -> 
     )
 
 
-def total(windows: list[WindowSummary]) -> Totals:
+def total(windows: Sequence[WindowSummary]) -> Totals:
     reasons: Counter[Reason] = Counter()
     examples: dict[Reason, Exclusion] = {}
     for window in windows:

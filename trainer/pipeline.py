@@ -7,7 +7,7 @@
 ``Pipeline.run`` is one pass over planned windows: every arrow up to train is a bounded queue. Groups are
 judged concurrently but leave in the order of the plan, so that a run is repeatable. After a fault before training, the
 current step is finished and recorded before the run ends with that fault. ``evaluate`` and ``consider`` then compare
-the checkpoint on held-out windows, ask the gate, and publish it or not.
+the checkpoint on later windows, ask the gate, and publish it or not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from data_bridge.reader import WindowReader, WindowRef
 from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
 from trainer.evaluate.comparison import TrialPlan
-from trainer.evaluate.evaluation import evaluate_release, held_out_windows
+from trainer.evaluate.evaluation import evaluate_release, evaluation_windows
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
@@ -295,10 +295,9 @@ async def evaluate(
     run_id: str | None,
     now: datetime | None = None,
 ) -> Evaluation:
-    """Compare candidate, incumbent, base model and baseline on the held-out windows; the result is stored."""
-    trained = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
+    """Compare candidate, incumbent, base model and baseline on later windows; the result is stored."""
     now = now or await clock(database, settings.windows.until)
-    windows = await held_out_windows(database, settings.evaluation, settings.windows, trained, now=now)
+    windows = await evaluation_windows(database, settings.evaluation, settings.windows, candidate, incumbent, now=now)
     plan = TrialPlan(
         points_per_window=settings.evaluation.eval_points,
         samples=settings.evaluation.eval_samples,

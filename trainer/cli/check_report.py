@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from data_bridge.survey import Survey, Totals, WindowSummary, total
 from trainer.config.data_commands import CheckSettings
 from trainer.config.sections import ReadinessSettings
 from trainer.judge.cost import CostEstimate, estimate
+from trainer.plan.hold_out import hold_out
 from trainer.plan.plan import make_plan
 from trainer.progress import counted
 from trainer.types import RunPlan
@@ -58,9 +59,15 @@ class CheckReport:
         }
 
 
-def make_report(surveyed: Survey, settings: CheckSettings, database: str, *, seed: int) -> CheckReport:
-    """Group and thin the windows as the trainer would; report what remains, what it costs and what is missing."""
-    plan = make_plan(surveyed.windows, settings.groups, seed)
+def make_report(
+    surveyed: Survey, settings: CheckSettings, database: str, *, seed: int, ruled: Collection[str] = ()
+) -> CheckReport:
+    """Group and thin the windows as the trainer would; report what remains, what it costs and what is missing.
+
+    ``ruled`` are the windows that a ruling of the gate has used, so that they need not be kept for one.
+    """
+    held_out = hold_out([window for window in surveyed.windows if window.usable], ruled, settings.windows)
+    plan = make_plan(surveyed.windows, settings.groups, seed, held_out)
     windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
@@ -128,6 +135,8 @@ _ADVICE = {
     "no_llm_calls": "the writer of these rows logs no model calls; nothing can be learned from them.",
     "already_used": "they were already trained on: wait for new windows, or raise --lookback.",
     "window_open": "wait until the window has ended.",
+    "held_out": "the newest windows are kept to decide about the result; --held-out-share sets how many.",
+    "embargo": "hours just before the evaluation windows are not trained (--embargo).",
     "oversized": "raise --max-trajectory-mb to include them.",
     "no_comparable_peer": "`--grouping window` compares all agents of the hour.",
 }

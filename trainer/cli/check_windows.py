@@ -40,13 +40,16 @@ async def _check_all(settings: CheckSettings) -> int:
     from trainer.cli.check_report import make_report
     from trainer.cli.check_tables import show_report
     from trainer.ledger.clock import clock
+    from trainer.ledger.evaluations import windows_ruled_on
+    from trainer.ledger.runs import has_ledger
 
     async with database_of(settings, read_only=settings.secrets.database_url is not None) as database:
         rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         label = database.label
         with _progress() as on_window:
             surveyed = await survey(WindowReader(database, rules), rules, settings.judge.purposes, on_window=on_window)
-    report = make_report(surveyed, settings, label, seed=_SEED)
+        ruled = await windows_ruled_on(database) if await has_ledger(database) else ()
+    report = make_report(surveyed, settings, label, seed=_SEED, ruled=ruled)
     if settings.output.json_output:
         print(json.dumps(report.as_json()))
     else:

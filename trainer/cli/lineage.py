@@ -36,7 +36,7 @@ async def _work(settings: LineageSettings) -> int:
 
     async with database_of(settings) as database:
         if settings.lineage.window is not None:
-            story = await walk_forward(database, settings.lineage.window, settings.windows.held_out_share)
+            story = await walk_forward(database, settings.lineage.window)
             if settings.output.json_output:
                 print(msgspec.json.encode(story).decode())
             else:
@@ -104,7 +104,7 @@ def _show_group(group: TrainedGroup) -> None:
 
 
 def _show_story(story: WindowStory) -> None:
-    print(f"Window {story.window_id}{' (held out: for evaluation only)' if story.held_out else ''}")
+    print(f"Window {story.window_id}")
     for one in story.trained:
         became = f", {counted(one.later_steps, 'later step')} built on it" if one.later_steps else ""
         used = f"; agents: {one.state}" if one.state else "; not promoted"

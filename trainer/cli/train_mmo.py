@@ -130,14 +130,13 @@ def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
     from trainer.judge.cost import estimate
 
     windows = settings.run.iterations * settings.run.windows_per_iteration
-    held_out = round(windows * settings.windows.held_out_share)
-    groups = (windows - held_out) * -(-settings.market.agents // settings.groups.max_group)
-    trajectories = (windows - held_out) * settings.market.agents
+    groups = windows * -(-settings.market.agents // settings.groups.max_group)
+    trajectories = windows * settings.market.agents
     cost = estimate(groups, trajectories * settings.market.decisions * _TOKENS_OF_A_DECISION, settings.judge)
     return {
         "days": settings.run.iterations,
         "windows": windows,
-        "held_out_windows": held_out,
+        "evaluation_windows": settings.windows.eval_windows,
         "groups": groups,
         "trajectories": trajectories,
         "judge_calls": cost.calls,

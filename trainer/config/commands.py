@@ -25,7 +25,6 @@ from trainer.config.sections import (
     DatabaseSecrets,
     EvaluationSecrets,
     GroupSettings,
-    HeldOutSettings,
     JudgedSettings,
     MomentSettings,
     ReadinessSettings,
@@ -227,7 +226,6 @@ class LineageSettings(DatabaseCommand):
     """lineage."""
 
     lineage: AncestrySettings
-    windows: HeldOutSettings
     model: ModelNameSettings
     secrets: DatabaseSecrets
 

@@ -194,9 +194,8 @@ class EvaluationSettings(Section):
     eval_judge_base_url: str | None = setting(
         None, "Endpoint of the evaluation judge; unset: the judge's.", env="EVAL_JUDGE_BASE_URL"
     )
-    eval_windows: int = setting(40, "Maximum number of held-out windows to evaluate on.", ge=1)
-    eval_lookback: Duration = setting("28d", "How far back held-out windows are read.")
-    eval_points: int = setting(2, "Maximum number of distinct decision points per held-out window.", ge=1)
+    eval_lookback: Duration = setting("28d", "How far back evaluation windows are read.")
+    eval_points: int = setting(2, "Maximum number of distinct decision points per evaluation window.", ge=1)
     eval_samples: int = setting(4, "Replies of each policy at each decision point.", ge=1)
 
 

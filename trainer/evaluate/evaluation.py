@@ -1,6 +1,6 @@
-"""Compares candidate and incumbent, and other policies, on held-out windows.
+"""Compares candidate and incumbent, and other policies, on windows that came after everything trained.
 
-    held-out windows → decision points → a reply of every policy → its result → anonymous groups → judge
+    later windows → decision points → a reply of every policy → its result → anonymous groups → judge
     → differences at each point → one number per window → intervals
 
 ``blind_trial`` asks and judges, ``comparison`` computes; this module reads the windows and stores the result.
@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -17,7 +17,7 @@ from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.quality import CheckedWindow, check
 from data_bridge.reader import WindowReader
-from data_bridge.window_ids import is_held_out
+from data_bridge.window_ids import start_of
 from trainer.config.derived import window_rules
 from trainer.config.sections import WindowSettings
 from trainer.config.training import EvaluationSettings
@@ -26,7 +26,7 @@ from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summ
 from trainer.evaluate.simulated_replay import NewsScript, load_replay
 from trainer.evidence import Evaluation, Role
 from trainer.inference.divergence import MeasureKL, SampledReplies
-from trainer.ledger.evaluations import save, trained_among
+from trainer.ledger.evaluations import last_trained, save, windows_ruled_on
 from trainer.types import ChatModel, Judge, Release
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ async def evaluate_release(
     windows: Sequence[CheckedWindow],
     measure_kl: MeasureKL | None,
 ) -> Evaluation:
-    """Compare the ``models`` and a baseline on ``windows`` (see ``held_out_windows``); the result is stored.
+    """Compare the ``models`` and a baseline on ``windows`` (see ``evaluation_windows``); the result is stored.
 
     ``measure_kl`` is given if the candidate runs on this machine.
     """
@@ -76,38 +76,43 @@ def _sampled(outcome: TrialResult) -> list[SampledReplies]:
     ]
 
 
-async def held_out_windows(
+async def evaluation_windows(
     database: Database,
     settings: EvaluationSettings,
     windows: WindowSettings,
-    models: Collection[str],
+    candidate: Release,
+    incumbent: Release | None,
     *,
     now: datetime | None = None,
 ) -> list[CheckedWindow]:
-    """The newest usable held-out windows, oldest first. Windows that any of ``models`` was trained on are not used."""
-    rules = window_rules(windows, purpose="evaluation")
+    """The newest usable windows that came after everything either release was trained on, oldest first.
+
+    An embargo lies between, since an hour's outcome shows in the next. A window that served the ruling on another
+    release is not used again.
+    """
+    rules = window_rules(windows)
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
-    refs = [ref for ref in await reader.discover() if is_held_out(ref.window_id, rules.held_out_share)]
-    trained = await trained_among(database, models, [ref.window_id for ref in refs])
-    if trained:
-        logger.warning(
-            "%d held-out windows were trained on (was --held-out-share changed?) and are not used: %s",
-            len(trained),
-            ", ".join(sorted(trained)[:3]),
-        )
+    models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
+    trained = await last_trained(database, models)
+    used = await windows_ruled_on(database, candidate.model, but=candidate)
+    waiting = [
+        ref
+        for ref in reversed(await reader.discover())
+        if ref.window_id not in used and (trained is None or start_of(ref.window_id) >= trained + windows.embargo)
+    ]
     found: list[CheckedWindow] = []
-    waiting = [ref for ref in reversed(refs) if ref.window_id not in trained]
-    while waiting and len(found) < settings.eval_windows:
-        missing = settings.eval_windows - len(found)
+    while waiting and len(found) < windows.eval_windows:
+        missing = windows.eval_windows - len(found)
         async for window in reader.stream(waiting[:missing]):
             checked = check(window, rules)
             if checked.usable:
                 found.append(checked)
         waiting = waiting[missing:]
     if not found:
+        since = "" if trained is None else f" since {trained + windows.embargo:%Y-%m-%d %H:%M} UTC"
         raise NotEnoughData(
-            "There is no usable held-out window to evaluate on: wait for more windows, or look further back with "
-            "--eval-lookback; `check_windows.py` says why each is left out."
+            f"There is no usable window to evaluate on{since}, after everything trained and the embargo: wait for new "
+            "windows; `check_windows.py` says why each is left out."
         )
-    return found[::-1]
+    return sorted(found, key=lambda checked: checked.window.window_id)

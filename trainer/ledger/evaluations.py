@@ -6,15 +6,17 @@ or other flags, finds no new window and so changes no ruling.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from data_bridge.database import Database
-from data_bridge.window_ids import is_held_out
+from data_bridge.window_ids import end_of
 from trainer.evidence import Evaluation, GateDecision, Look, Ruling, from_json, to_json
+from trainer.ledger.states import WindowState
+from trainer.types import Release
 
 
 async def save(database: Database, evaluation: Evaluation) -> None:
@@ -120,17 +122,45 @@ async def latest_evaluation(
     return None if text is None else from_json(text)
 
 
-async def trained_among(database: Database, models: Collection[str], window_ids: Sequence[str]) -> set[str]:
-    """Which of these windows a batch of any of ``models`` contains."""
+async def last_trained(database: Database, models: Collection[str]) -> datetime | None:
+    """The end of the newest window in a batch of any of ``models``; None if none was trained."""
+    row = await database.pool.fetchrow(
+        "SELECT t.window_id, (SELECT max(hours) FROM hindsight.windows w WHERE w.window_id = t.window_id) AS hours"
+        " FROM hindsight.batch_trajectories t WHERE t.model = ANY($1) AND NOT t.released"
+        " ORDER BY t.window_id DESC LIMIT 1",
+        list(models),
+    )
+    return None if row is None else end_of(row["window_id"], row["hours"] or 1)
+
+
+async def windows_ruled_on(database: Database, model: str | None = None, *, but: Release | None = None) -> set[str]:
+    """The windows that a ruling has used, of ``model`` or of all; without those of rulings on the release ``but``."""
     rows = await database.pool.fetch(
-        "SELECT DISTINCT window_id FROM hindsight.batch_trajectories"
-        " WHERE model = ANY($1) AND window_id = ANY($2) AND NOT released",
-        *(list(models), list(window_ids)),
+        "SELECT DISTINCT c.window_id FROM hindsight.consultations c JOIN hindsight.evaluations e USING (evaluation_id)"
+        " WHERE e.ruling IS NOT NULL AND ($1::text IS NULL OR e.model = $1) AND ($2::int IS NULL"
+        " OR (e.candidate_step, e.prompt_version, e.lessons_policy) IS DISTINCT FROM ($2, $3, $4))",
+        *(model, None if but is None else but.step),
+        *((None, None) if but is None else (but.prompt_version, but.lessons_policy)),
     )
     return {row["window_id"] for row in rows}
 
 
-async def leaked_windows(database: Database, held_out_share: float) -> set[str]:
-    """Held-out windows in any batch, whatever its state: must be empty, or held-out data has leaked."""
-    rows = await database.pool.fetch("SELECT DISTINCT window_id FROM hindsight.batch_trajectories")
-    return {row["window_id"] for row in rows if is_held_out(row["window_id"], held_out_share)}
+async def unreached_among(database: Database, model: str, window_ids: Collection[str]) -> set[str]:
+    """Which of these windows no run of ``model`` has reached."""
+    rows = await database.pool.fetch(
+        "SELECT DISTINCT w.window_id FROM hindsight.windows w JOIN hindsight.runs r USING (run_id)"
+        " WHERE r.model = $1 AND w.window_id = ANY($2) AND w.state <> $3",
+        *(model, list(window_ids), WindowState.PLANNED.value),
+    )
+    return set(window_ids) - {row["window_id"] for row in rows}
+
+
+async def leaked_windows(database: Database) -> set[str]:
+    """Windows on which a release was ruled although a batch of its own past contains them: must be empty."""
+    rows = await database.pool.fetch(
+        "SELECT DISTINCT c.window_id FROM hindsight.consultations c JOIN hindsight.evaluations e USING (evaluation_id)"
+        " JOIN hindsight.batch_trajectories t ON t.window_id = c.window_id AND t.model = e.model AND NOT t.released"
+        " JOIN hindsight.batches b ON b.batch_id = t.batch_id AND b.step <= e.candidate_step"
+        " WHERE e.ruling IS NOT NULL"
+    )
+    return {row["window_id"] for row in rows}

@@ -15,7 +15,7 @@ import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.window_ids import is_held_out, normalise
+from data_bridge.window_ids import normalise
 from trainer.ledger.batches import GroupRecord, decode_groups
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.types import Checkpoint
@@ -91,12 +91,11 @@ class WindowStory:
     """How a window was used."""
 
     window_id: str
-    held_out: bool
     trained: tuple[Descendant, ...]
     excluded: dict[str, int]
     """Trajectories that were not trained, by reason, over all runs."""
     evaluated: tuple[str, ...]
-    """Checkpoints that were evaluated on it."""
+    """Every evaluation that consulted it, in order: the checkpoint, and the ruling that came of it if there was one."""
 
 
 _CHECKPOINT = """
@@ -121,8 +120,9 @@ WHERE t.window_id = $1 AND NOT t.released
 GROUP BY c.model, c.step ORDER BY c.model, c.step
 """
 _EVALUATED = """
-SELECT DISTINCT model || '@step' || candidate_step AS name FROM hindsight.evaluations
-WHERE report -> 'windows' @> jsonb_build_array(jsonb_build_object('window_id', $1::text)) ORDER BY 1
+SELECT e.model || '@step' || e.candidate_step || coalesce(' (ruling: ' || e.ruling || ')', '') AS name
+FROM hindsight.consultations c JOIN hindsight.evaluations e USING (evaluation_id)
+WHERE c.window_id = $1 ORDER BY c.consulted_at, 1
 """
 
 
@@ -142,7 +142,7 @@ async def walk_back(database: Database, model: str, step: int, *, depth: int = 1
     return found
 
 
-async def walk_forward(database: Database, window_id: str, held_out_share: float) -> WindowStory:
+async def walk_forward(database: Database, window_id: str) -> WindowStory:
     """How a window was used. NotEnoughData if no run ever read it."""
     window_id = normalise(window_id) or window_id
     pool = database.pool
@@ -157,7 +157,6 @@ async def walk_forward(database: Database, window_id: str, held_out_share: float
         raise NotEnoughData(f"No run has seen window {window_id}: `check_windows.py --window {window_id}` shows it.")
     return WindowStory(
         window_id=window_id,
-        held_out=is_held_out(window_id, held_out_share),
         trained=tuple(msgspec.convert({**row, "checkpoint": dict(row)}, Descendant) for row in trained),
         excluded={row["reason"]: row["number"] for row in excluded},
         evaluated=tuple(row["name"] for row in evaluated),

@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
+from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.quality import CheckedWindow, Exclusion, Reason
+from data_bridge.quality import CheckedWindow, Exclusion, Reason, Rules
 from data_bridge.reader import WindowReader, WindowRef
-from data_bridge.survey import Survey, WindowSummary
-from trainer.config.sections import PlanSettings
+from data_bridge.survey import Survey, WindowSummary, only, survey
+from data_bridge.window_ids import start_of
+from trainer.config.sections import HeldOutSettings, PlanSettings
+from trainer.ledger.evaluations import unreached_among, windows_ruled_on
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
+from trainer.plan.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
 from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
@@ -49,6 +53,31 @@ class Outlook:
         return sum(len(group.trajectory_ids) for window in self.windows for group in window.groups)
 
 
+@dataclass(frozen=True, slots=True)
+class SurveyedLog:
+    """What a run can be planned from."""
+
+    reader: WindowReader
+    surveyed: Survey
+    ruled: frozenset[str]
+    """Windows that a ruling of the gate has used: they are trained like any other, and never kept for another one."""
+
+
+async def survey_log(
+    database: Database, rules: Rules, purposes: Collection[str], *, model: str, has_ledger: bool = True
+) -> SurveyedLog:
+    """The windows of the lookback, and older ones that a ruling released and no run of ``model`` has reached."""
+    ruled = await windows_ruled_on(database, model) if has_ledger else set()
+    released = await unreached_among(database, model, ruled) if ruled else set()
+    first = rules.now - rules.lookback
+    oldest = min([first, *(start_of(window_id) for window_id in released)])
+    reader = WindowReader(database, replace(rules, lookback=rules.now - oldest))
+    surveyed = await survey(reader, reader.rules, purposes)
+    if oldest < first:
+        surveyed = only(surveyed, lambda window_id: window_id in released or start_of(window_id) >= first)
+    return SurveyedLog(reader, surveyed, frozenset(ruled))
+
+
 async def look_ahead(
     surveyed: Survey,
     reader: WindowReader,
@@ -60,8 +89,12 @@ async def look_ahead(
     run_id: str | None = None,
     dropout_rate: float | None = None,
     min_windows: int = 0,
+    held_out: HeldOutSettings | None = None,
+    ruled: Collection[str] = (),
 ) -> Outlook:
     """Plan what was ``surveyed``. NotEnoughData if that gives fewer than ``min_windows``.
+
+    With ``held_out``, the newest windows are kept for the next ruling; ``ruled`` are those that a ruling used before.
 
     With ``run_id``, the plan has the windows that this run has not finished, and those that arrived since.
     ``dropout_rate`` is that of the resumed run; otherwise it follows from the totals. Without a ledger (a database that
@@ -81,7 +114,9 @@ async def look_ahead(
         decided = await ledger.decided_against(model, names)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
     remaining = [_remaining(window, trained | decided.keys()) for window in fresh]
-    plan = make_plan((window for window in remaining if len(window.usable) >= reader.rules.min_agents), rate, seed)
+    enough = [window for window in remaining if len(window.usable) >= reader.rules.min_agents]
+    kept_back = NOTHING_HELD_OUT if held_out is None else hold_out([*enough, *open_windows], {*ruled, *known}, held_out)
+    plan = make_plan(enough, rate, seed, kept_back)
     plan = replace(plan, excluded=(*plan.excluded, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
@@ -147,12 +182,18 @@ class SurveyedWindow(Protocol):
     def usable(self) -> Sequence[Comparable]: ...
 
 
-def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int) -> RunPlan:
-    """Group every window, then apply the dropout that follows from the totals."""
+def make_plan(
+    windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int, held_out: HoldOut = NOTHING_HELD_OUT
+) -> RunPlan:
+    """Group every window that is not held out, then apply the dropout that follows from the totals."""
     formed: list[tuple[SurveyedWindow, list[tuple[str, tuple[Comparable, ...]]]]] = []
     excluded: list[Exclusion] = []
     members: list[Droppable] = []
     for window in windows:
+        if window.window_id in held_out.reasons:
+            why = held_out.reasons[window.window_id]
+            excluded += [Exclusion(one.trajectory_id, one.agent_id, window.window_id, *why) for one in window.usable]
+            continue
         parts = partition(window.usable, settings, seed)
         groups = [(group_id(window.window_id, number), own) for number, own in enumerate(parts.groups, start=1)]
         formed.append((window, groups))

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from data_bridge.errors import Interrupted, NotEnoughData
 from data_bridge.quality import Rules
-from data_bridge.reader import WindowReader
-from data_bridge.survey import survey
 from data_bridge.window_ids import GRACE, end_of, last_closed_windows, start_of, window_of, windows_from
 from trainer.config.derived import window_rules
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
-from trainer.plan.plan import look_ahead
+from trainer.plan.plan import look_ahead, survey_log
 from trainer.progress import counted
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
@@ -68,6 +66,7 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
             run.loop = LoopState(await _first_window(session))
         await session.ledger.note(run.run_id, run.loop)
         await _play_and_train(session, run, run.loop)
+        await _play_for_evaluation(session, run.loop)
         result = await then(run)
     return run, result
 
@@ -94,6 +93,15 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
         raise silent
 
 
+async def _play_for_evaluation(session: Session, loop: LoopState) -> None:
+    """Play the hours that decide about the result: after everything trained and an embargo."""
+    settings = session.settings
+    start = end_of(loop.days[-1].last_window, 1) + settings.windows.embargo
+    hours = Day(len(loop.days), windows_from(window_of(start), settings.windows.eval_windows))
+    async with _engine(session) as engine:
+        await _play(session, engine, hours, f"evaluation: playing {counted(len(hours.window_ids), 'later window')}")
+
+
 async def _unfinished(session: Session) -> StoredRun | None:
     """The run to resume: not one whose days are all over without training anything, since the next days may train."""
     settings, ledger = session.settings, session.ledger
@@ -111,6 +119,7 @@ async def _first_window(session: Session) -> str:
     if newest is not None:
         return window_of(start_of(newest) + timedelta(hours=1))
     hours = settings.run.iterations * settings.run.windows_per_iteration
+    hours += settings.windows.eval_windows + -(-settings.windows.embargo // timedelta(hours=1))
     return last_closed_windows(hours, window_rules(settings.windows).now)[0]
 
 
@@ -131,7 +140,7 @@ async def _engine(session: Session) -> AsyncIterator[Engine | None]:
         yield engine
 
 
-async def _play(session: Session, engine: Engine | None, day: Day) -> tuple[Tally, str]:
+async def _play(session: Session, engine: Engine | None, day: Day, heading: str = "") -> tuple[Tally, str]:
     """Play the remaining windows of ``day`` with the newest checkpoint."""
     from trainer.inference.chat_models import Access, open_chat_model
 
@@ -139,7 +148,8 @@ async def _play(session: Session, engine: Engine | None, day: Day) -> tuple[Tall
     checkpoint = session.backend.checkpoint(await session.backend.current_step())
     world = settings.market
     market = Market(world.world_seed, world.luck, world.stage, world.decisions)
-    session.view.say(f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')} with {checkpoint.name}")
+    heading = heading or f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')}"
+    session.view.say(f"{heading} with {checkpoint.name}")
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     async with open_chat_model(checkpoint, access, engine) as model:
         cast = model_cast(world.agents, world.world_seed, ChatPolicy(model, world.temperature))
@@ -167,10 +177,11 @@ def _portions(window_ids: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
 
 async def _train(run: TrainingRun, day: Day) -> None:
     session, settings = run.session, run.session.settings
-    reader = WindowReader(session.database, day.rules(window_rules(settings.windows)))
+    rules = day.rules(window_rules(settings.windows))
+    log = await survey_log(session.database, rules, settings.judge.purposes, model=settings.model.model)
     outlook = await look_ahead(
-        await survey(reader, reader.rules, settings.judge.purposes),
-        reader,
+        log.surveyed,
+        log.reader,
         session.ledger,
         settings.groups,
         model=settings.model.model,
@@ -178,7 +189,7 @@ async def _train(run: TrainingRun, day: Day) -> None:
         run_id=run.run_id,
     )
     await session.ledger.extend(run.run_id, outlook.plan)
-    await run.train(reader, outlook.windows, outlook.refs)
+    await run.train(log.reader, outlook.windows, outlook.refs)
 
 
 def _figures(day: Day, tally: Tally, played_with: str, run: TrainingRun, steps_before: int) -> PlayedDay:

@@ -10,7 +10,6 @@ from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.game_writes import check_writable
 from data_bridge.reader import WindowReader
-from data_bridge.survey import survey
 from trainer.config.commands import TrainSettings
 from trainer.config.derived import window_rules
 from trainer.config.training import CpuTrainee
@@ -18,7 +17,7 @@ from trainer.judge.cost import CostEstimate, estimate
 from trainer.ledger.clock import clock
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger, StoredRun
-from trainer.plan.plan import Outlook, look_ahead
+from trainer.plan.plan import Outlook, look_ahead, survey_log
 from trainer.progress import View, counted
 from trainer.run.after_training import AfterTraining, after_training
 from trainer.run.closed_loop import train_in_closed_loop
@@ -112,13 +111,15 @@ class LogPlan:
 async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger | None) -> LogPlan:
     """Survey and plan. NotEnoughData if a new run would have too little; a resumed run only finishes its plan."""
     rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
-    reader = WindowReader(database, rules)
+    log = await survey_log(
+        database, rules, settings.judge.purposes, model=settings.model.model, has_ledger=ledger is not None
+    )
     unfinished = None
     if ledger is not None and settings.run.resume:
         unfinished = await ledger.find_unfinished_run(settings.model.model, fingerprint(settings))
     outlook = await look_ahead(
-        await survey(reader, rules, settings.judge.purposes),
-        reader,
+        log.surveyed,
+        log.reader,
         ledger,
         settings.groups,
         model=settings.model.model,
@@ -126,11 +127,13 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
         run_id=unfinished.run_id if unfinished else None,
         dropout_rate=unfinished.dropout_rate if unfinished else None,
         min_windows=0 if unfinished else settings.windows.min_windows,
+        held_out=settings.windows,
+        ruled=log.ruled,
     )
     cost = estimate(outlook.groups, outlook.judge_tokens, settings.judge)
     whole = estimate(outlook.groups, outlook.judge_tokens + outlook.dropped_tokens, settings.judge)
     saved = None if cost.usd is None or whole.usd is None else whole.usd - cost.usd
-    return LogPlan(reader, outlook, cost, saved, unfinished)
+    return LogPlan(log.reader, outlook, cost, saved, unfinished)
 
 
 async def train_on_log(

@@ -1,0 +1,64 @@
+"""Which windows decide about a checkpoint, and which it is trained on: what decides comes after all that is trained.
+
+The newest windows that no ruling has used yet are kept for the next one, and the hours just before them (the embargo)
+are not trained either, since what happened in one hour shows in the next. A window serves one ruling; after that it is
+trained on like any other, whatever its age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from data_bridge.quality import Reason
+from data_bridge.window_ids import end_of, start_of
+from trainer.config.sections import HeldOutSettings
+from trainer.statistics.gain import MIN_WINDOWS_TO_RULE
+
+
+class Hours(Protocol):
+    """A window's place in time."""
+
+    @property
+    def window_id(self) -> str: ...
+    @property
+    def hours(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOut:
+    """The windows that are not trained now, and why."""
+
+    reasons: dict[str, tuple[Reason, str]]
+
+    @property
+    def evaluation(self) -> list[str]:
+        return sorted(name for name, (reason, _) in self.reasons.items() if reason is Reason.HELD_OUT)
+
+
+NOTHING_HELD_OUT = HoldOut({})
+
+
+def hold_out(usable: Sequence[Hours], used: Collection[str], settings: HeldOutSettings) -> HoldOut:
+    """What of the ``usable`` windows is kept for the next ruling. ``used`` are those that a ruling used before."""
+    fresh = sorted((window for window in usable if window.window_id not in used), key=lambda window: window.window_id)
+    number = min(_number(len(usable), settings), len(fresh))
+    if number == 0:
+        return NOTHING_HELD_OUT
+    kept = fresh[-number:]
+    first = start_of(kept[0].window_id)
+    evaluated = {window.window_id for window in kept}
+    reasons = dict.fromkeys(evaluated, (Reason.HELD_OUT, "kept for the next ruling of the gate"))
+    for window in usable:
+        if window.window_id not in evaluated and end_of(window.window_id, window.hours) + settings.embargo > first:
+            reasons[window.window_id] = (Reason.EMBARGO, f"too close to the evaluation windows from {first:%d %H:%M}")
+    return HoldOut(reasons)
+
+
+def _number(windows: int, settings: HeldOutSettings) -> int:
+    """A share of the windows, but enough for a ruling where half of them are."""
+    if settings.held_out_share == 0:
+        return 0
+    minimum = MIN_WINDOWS_TO_RULE if windows >= 2 * MIN_WINDOWS_TO_RULE else 0
+    return min(settings.eval_windows, max(minimum, int(windows * settings.held_out_share)))

@@ -20,3 +20,6 @@ COMMENT ON TABLE hindsight.consultations IS 'Which windows an evaluation looked 
 INSERT INTO hindsight.consultations (evaluation_id, window_id, model, consulted_at)
 SELECT DISTINCT evaluation_id, seen ->> 'window_id', model, created_at
 FROM hindsight.evaluations, jsonb_array_elements(report -> 'windows') AS seen;
+
+ALTER TABLE hindsight.checkpoints ADD COLUMN parent_step integer;
+COMMENT ON COLUMN hindsight.checkpoints.parent_step IS 'The step it started from (0: the base model); null: the one before it.';

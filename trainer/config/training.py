@@ -243,6 +243,9 @@ class RunSettings(Section):
     windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
     require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.", common=True)
     promote: bool = setting(True, "Promote the checkpoint if the gate says so.", common=True)
+    max_undecided: int = setting(
+        3, "Undecided checkpoints in a row after which training starts from what the agents use; 0: never.", ge=0
+    )
     keep_checkpoints: int = setting(
         20, "Number of newest checkpoints to keep on this disk, besides any that agents ever used; 0: keep all.", ge=0
     )

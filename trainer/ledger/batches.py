@@ -90,10 +90,11 @@ class BatchLedger:
             changes = "step = $4, metrics = $5::jsonb, finished_at = now()"
             await move(connection, record.batch_id, BatchState.TRAINED, changes, point.step, as_json(metrics))
             await connection.execute(
-                "INSERT INTO hindsight.checkpoints (model, step, run_id, batch_id, base_model, backend, location)"
-                " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+                "INSERT INTO hindsight.checkpoints"
+                " (model, step, run_id, batch_id, base_model, backend, location, parent_step)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
                 *(point.model, point.step, record.run_id, record.batch_id),
-                *(point.base_model, point.backend, point.location),
+                *(point.base_model, point.backend, point.location, result.parent_step),
             )
             await self._replace_exclusions(connection, record)
             await move_windows(connection, record.run_id, record.window_ids, WindowState.TRAINED)

@@ -164,3 +164,37 @@ async def leaked_windows(database: Database) -> set[str]:
         " WHERE e.ruling IS NOT NULL"
     )
     return {row["window_id"] for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """Where training goes on instead of the newest checkpoint, and why."""
+
+    step: int
+    reason: str
+
+
+async def way_back(database: Database, model: str, newest: int, max_undecided: int) -> WayBack | None:
+    """What the agents use, if the newest checkpoint was refused or too many in a row were undecided; else None.
+
+    A refused checkpoint is no better than the incumbent, and one that has collapsed could not even learn from what
+    follows.
+    """
+    rows = await database.pool.fetch(
+        "SELECT DISTINCT ON (candidate_step) candidate_step, ruling, reasons[1] AS reason FROM hindsight.evaluations"
+        " WHERE model = $1 AND ruling IS NOT NULL ORDER BY candidate_step DESC, ruled_at DESC LIMIT $2",
+        *(model, max(1, max_undecided)),
+    )
+    if not rows or rows[0]["candidate_step"] != newest:
+        return None
+    used = await database.pool.fetchval(
+        "SELECT step FROM hindsight.promotions WHERE model = $1 AND state = 'serving'", model
+    )
+    step, rulings = used or 0, [row["ruling"] for row in rows]
+    if step == newest:
+        return None
+    if rulings[0] == Ruling.REFUSE:
+        return WayBack(step, f"step {newest} was refused: {rows[0]['reason']}")
+    if 0 < max_undecided <= len(rulings) and set(rulings) == {Ruling.UNDECIDED.value}:
+        return WayBack(step, f"{len(rulings)} checkpoints in a row were undecided, the last of them step {newest}")
+    return None

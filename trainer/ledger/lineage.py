@@ -100,8 +100,8 @@ class WindowStory:
 
 _CHECKPOINT = """
 SELECT c.*, c.created_at AS trained_at, b.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
-       (SELECT coalesce(max(p.step), 0) FROM hindsight.checkpoints p
-        WHERE p.model = c.model AND p.step < c.step) AS parent_step
+       coalesce(c.parent_step, (SELECT max(p.step) FROM hindsight.checkpoints p
+                                WHERE p.model = c.model AND p.step < c.step), 0) AS parent_step
 FROM hindsight.checkpoints c JOIN hindsight.batches b USING (batch_id)
 WHERE c.model = $1 AND c.step = $2
 """
@@ -110,10 +110,22 @@ SELECT verdict_key, prompt_hash, scores FROM hindsight.verdicts WHERE verdict_ke
 ORDER BY verdict_key, order_number
 """
 _TRAINED = """
+WITH RECURSIVE parents AS (
+  SELECT model, step, coalesce(parent_step, lag(step) OVER (PARTITION BY model ORDER BY step), 0) AS parent
+  FROM hindsight.checkpoints
+), own AS (
+  SELECT DISTINCT c.model, c.step AS root, c.step FROM hindsight.batch_trajectories t
+  JOIN hindsight.checkpoints c USING (batch_id) WHERE t.window_id = $1 AND NOT t.released
+), built AS (
+  SELECT * FROM own
+  UNION
+  SELECT p.model, b.root, p.step FROM built b JOIN parents p ON p.model = b.model AND p.parent = b.step
+)
 SELECT c.model, c.step, c.base_model, c.backend, c.location, c.run_id, c.batch_id,
        count(*) AS trajectories, avg(t.score) AS mean_score,
-       (SELECT count(*) FROM hindsight.checkpoints l WHERE l.model = c.model AND l.step > c.step) AS later_steps,
-       (SELECT p.state FROM hindsight.promotions p WHERE p.model = c.model AND p.step >= c.step
+       (SELECT count(*) - 1 FROM built b WHERE b.model = c.model AND b.root = c.step) AS later_steps,
+       (SELECT p.state FROM hindsight.promotions p JOIN built b ON b.model = p.model AND b.step = p.step
+        WHERE b.model = c.model AND b.root = c.step
         ORDER BY p.state IN ('serving', 'canary') DESC, p.promotion_id DESC LIMIT 1) AS state
 FROM hindsight.batch_trajectories t JOIN hindsight.checkpoints c USING (batch_id)
 WHERE t.window_id = $1 AND NOT t.released

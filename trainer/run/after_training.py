@@ -43,7 +43,7 @@ class AfterTraining:
 
 async def after_training(session: Session, run: TrainingRun, before: Checkpoint) -> AfterTraining:
     """Compare the newest checkpoint with the one that the agents use; ``before`` is where this run started."""
-    candidate = run.progress.newest or session.backend.checkpoint(await session.backend.current_step())
+    candidate = run.progress.newest or session.backend.checkpoint(await session.backend.start_step())
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
     # A resumed run may have finished its last step before it was killed, but not its evaluation.

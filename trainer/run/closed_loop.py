@@ -145,7 +145,7 @@ async def _play(session: Session, engine: Engine | None, day: Day, heading: str 
     from trainer.inference.chat_models import Access, open_chat_model
 
     settings = session.settings
-    checkpoint = session.backend.checkpoint(await session.backend.current_step())
+    checkpoint = session.backend.checkpoint(await session.backend.start_step())
     world = settings.market
     market = Market(world.world_seed, world.luck, world.stage, world.decisions)
     heading = heading or f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')}"

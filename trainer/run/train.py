@@ -15,6 +15,7 @@ from trainer.config.derived import window_rules
 from trainer.config.training import CpuTrainee
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.ledger.clock import clock
+from trainer.ledger.evaluations import way_back
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger, StoredRun
 from trainer.plan.plan import Outlook, look_ahead, survey_log
@@ -26,6 +27,7 @@ from trainer.run.shutdown import stop_on_signal, unless_stopped
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.choose import open_backend
 from trainer.train.settle import mend, needs_mending
+from trainer.types import abilities_of
 
 
 async def train(
@@ -47,7 +49,8 @@ async def train(
                     view.say(sentence)
                     plan = None  # the repair changed what there is to train
                 session = Session(settings, database, ledger, lock, backend, base_model, view, stop)
-                before = backend.checkpoint(await backend.current_step())
+                await _go_back(session)
+                before = backend.checkpoint(await backend.start_step())
 
                 async def evaluated(run: TrainingRun) -> AfterTraining:
                     return await unless_stopped(
@@ -62,6 +65,20 @@ async def train(
                 plan = plan or await plan_log(settings, database, ledger)
                 _say_plan(session.view, plan)
                 return await train_on_log(session, plan, evaluated)
+
+
+async def _go_back(session: Session) -> None:
+    """Start from what the agents use if the gate did not want the newest checkpoint; says so."""
+    settings, backend = session.settings, session.backend
+    newest, model = await backend.current_step(), settings.model.model
+    back = await way_back(session.database, model, newest, settings.run.max_undecided)
+    if back is None:
+        return
+    if not abilities_of(backend.name).forks:
+        session.view.say(f"warning: {back.reason}; the {backend.name} backend can only continue from it.")
+        return
+    await backend.start_from(back.step)
+    session.view.say(f"Starting from {backend.checkpoint(back.step).name}, which the agents use: {back.reason}.")
 
 
 def trainee_of(settings: TrainSettings) -> CpuTrainee:

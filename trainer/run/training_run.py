@@ -183,7 +183,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     folder = ledger.folder(run_id)
     folder.write("config.json", public)
     progress = await ledger.progress_of(run_id)
-    progress.step = await session.backend.current_step()
+    progress.step = await session.backend.start_step()
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
         async with open_judge(settings.judge, settings.secrets, session.database, run_id) as judge:

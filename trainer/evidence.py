@@ -21,6 +21,10 @@ class Role(StrEnum):
     CANDIDATE = "candidate"
     INCUMBENT = "incumbent"
     BASE = "base"
+    GREEDY = "greedy base"
+    """The untrained model at its best: most of what training seems to gain can be had by not sampling."""
+    RANDOM = "random valid"
+    """Always an action, picked at random: what validity alone is worth. Only where the market can be replayed."""
     BASELINE = "baseline"
 
 
@@ -40,6 +44,9 @@ class PolicyFigures:
     """Replies that the safety guard stopped, where the market can be replayed."""
     reply_length: Interval
     """Characters."""
+    score_if_valid: Interval | None = None
+    """Score of the valid replies alone: the decision, apart from the form."""
+    pnl_if_valid: Interval | None = None
     kl_from_base: float | None = None
     """Mean per token of its own replies here; only for the candidate, and only if it runs on this machine."""
 

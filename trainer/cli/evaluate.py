@@ -71,7 +71,8 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
             [with_interval(against[one.role].win_rate) if one.role in against else "" for one in figures],
         ),
         Column("P&L per decision", [with_interval(one.pnl) for one in figures], rank=2),
-        Column("valid", [with_interval(one.valid_rate) for one in figures], rank=3),
+        Column("valid", [with_interval(one.valid_rate) for one in figures]),
+        Column("score of valid", [with_interval(one.score_if_valid) for one in figures], rank=3),
         Column("errors", [with_interval(one.error_rate) for one in figures]),
     ]
     show_table(columns, sys.stdout)

@@ -51,6 +51,20 @@ class ModelPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class GreedyPolicy:
+    """A chat model's most likely reply: one, whatever is asked for."""
+
+    model: ChatModel
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name}, greedy"
+
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        return await self.model.chat(point.messages, n=1, temperature=0.0, max_tokens=point.max_tokens, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
 class LoggedPolicy:
     """The agents' logged replies: a baseline that every log has."""
 

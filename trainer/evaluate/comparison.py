@@ -80,6 +80,8 @@ def figures_of(
         error_rate=_known(over(lambda reply: float(reply.is_error), SHARE)),
         blocked_rate=over(lambda reply: None if reply.is_blocked is None else float(reply.is_blocked), SHARE),
         reply_length=_known(over(lambda reply: float(len(reply.text)), (0.0, math.inf))),
+        score_if_valid=over(lambda reply: reply.score if reply.is_valid else None, SHARE),
+        pnl_if_valid=over(lambda reply: reply.pnl if reply.is_valid else None),
         kl_from_base=kl_from_base,
     )
 

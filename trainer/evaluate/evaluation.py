@@ -21,7 +21,7 @@ from data_bridge.window_ids import start_of
 from trainer.config.derived import window_rules
 from trainer.config.sections import WindowSettings
 from trainer.config.training import EvaluationSettings
-from trainer.evaluate.blind_trial import LoggedPolicy, ModelPolicy, compare_policies
+from trainer.evaluate.blind_trial import GreedyPolicy, LoggedPolicy, ModelPolicy, compare_policies
 from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summarise
 from trainer.evaluate.simulated_replay import NewsScript, load_replay
 from trainer.evidence import Evaluation, Role
@@ -51,6 +51,7 @@ async def evaluate_release(
     """
     replay = await load_replay(database, [window.window.window_id for window in windows])
     policies: dict[Role, Contestant] = {role: ModelPolicy(model) for role, model in models.items()}
+    policies[Role.GREEDY] = GreedyPolicy(models.get(Role.BASE, models[Role.INCUMBENT]))
     policies[Role.BASELINE] = NewsScript(replay) if replay is not None else LoggedPolicy()
     result = await compare_policies(windows, policies, judge, plan, replay)
     evaluation = summarise(

@@ -128,6 +128,8 @@ def figures_table(evaluation: Evaluation) -> list[FigureRow]:
         ("judge's score", lambda figures: figures.score, False),
         ("P&L per decision", lambda figures: figures.pnl, False),
         ("valid actions", lambda figures: figures.valid_rate, True),
+        ("score of the valid ones", lambda figures: figures.score_if_valid, False),
+        ("P&L of the valid ones", lambda figures: figures.pnl_if_valid, False),
         ("error rate", lambda figures: figures.error_rate, True),
         ("stopped by the guard", lambda figures: figures.blocked_rate, True),
         ("characters per reply", lambda figures: figures.reply_length, False),

@@ -117,7 +117,7 @@ def write(facts: RunFacts, path: Path) -> Path:
 
 
 def _policies(evaluation: Evaluation) -> list[PolicyFigures]:
-    return [figures for role in pictures.ROLES if (figures := evaluation.of(role)) is not None]
+    return [figures for role in Role if (figures := evaluation.of(role)) is not None]
 
 
 def figures_table(evaluation: Evaluation) -> list[FigureRow]:

@@ -67,7 +67,7 @@ class HeldOutSettings(Section):
     """Windows: which hours and rows are used."""
 
     held_out_share: float = setting(
-        0.25, "Share of windows kept for the next ruling, the newest (15 or more if half would do).", ge=0, lt=1
+        0.25, "Share of windows kept for the next ruling, the newest: at least 15, none if fewer than 30.", ge=0, lt=1
     )
     eval_windows: int = setting(40, "Maximum number of windows kept for, and used in, one evaluation.", ge=1)
     embargo: Duration = setting("3h", "Hours before the evaluation windows that are not trained either.")

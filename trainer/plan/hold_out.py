@@ -57,8 +57,7 @@ def hold_out(usable: Sequence[Hours], used: Collection[str], settings: HeldOutSe
 
 
 def _number(windows: int, settings: HeldOutSettings) -> int:
-    """A share of the windows, but enough for a ruling where half of them are."""
-    if settings.held_out_share == 0:
+    """A share of the windows, but enough for a ruling; none if that would be more than half of them."""
+    if settings.held_out_share == 0 or windows < 2 * MIN_WINDOWS_TO_RULE:
         return 0
-    minimum = MIN_WINDOWS_TO_RULE if windows >= 2 * MIN_WINDOWS_TO_RULE else 0
-    return min(settings.eval_windows, max(minimum, int(windows * settings.held_out_share)))
+    return min(settings.eval_windows, max(MIN_WINDOWS_TO_RULE, int(windows * settings.held_out_share)))

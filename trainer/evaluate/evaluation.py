@@ -88,8 +88,8 @@ async def evaluation_windows(
 ) -> list[CheckedWindow]:
     """The newest usable windows that came after everything either release was trained on, oldest first.
 
-    An embargo lies between, since an hour's outcome shows in the next. A window that served the ruling on another
-    release is not used again.
+    An embargo lies between, since an hour's outcome shows in the next. Windows that served the ruling on another
+    release are used only if there are no others; the gate does not count them again.
     """
     rules = window_rules(windows)
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
@@ -97,11 +97,12 @@ async def evaluation_windows(
     models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
     trained = await last_trained(database, models)
     used = await windows_ruled_on(database, candidate.model, but=candidate)
-    waiting = [
+    later = [
         ref
         for ref in reversed(await reader.discover())
-        if ref.window_id not in used and (trained is None or start_of(ref.window_id) >= trained + windows.embargo)
+        if trained is None or start_of(ref.window_id) >= trained + windows.embargo
     ]
+    waiting = [ref for ref in later if ref.window_id not in used] or later
     found: list[CheckedWindow] = []
     while waiting and len(found) < windows.eval_windows:
         missing = windows.eval_windows - len(found)

@@ -8,7 +8,7 @@ undecided. A guard that could not be measured refuses nothing, but every ruling 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from trainer.config.training import GateSettings
@@ -121,10 +121,10 @@ def _guards(evidence: Evidence, limits: GateSettings) -> tuple[_Guard, ...]:
     )
 
 
-def evidence_of(evaluation: Evaluation, earlier: Sequence[Evaluation] = ()) -> Evidence:
+def evidence_of(evaluation: Evaluation, earlier: Sequence[Evaluation] = (), without: Collection[str] = ()) -> Evidence:
     """The evidence on the candidate: this evaluation's, and what ``earlier`` ones of the same two releases measured.
 
-    A window counts as it was measured first, so that measuring it again with other samples can change nothing.
+    The windows ``without`` served another ruling and do not count. A window counts as it was measured first, so that measuring it again with other samples can change nothing.
     """
     candidate, comparison = evaluation.of(Role.CANDIDATE), evaluation.against(Role.INCUMBENT)
     if candidate is None or comparison is None:
@@ -132,7 +132,8 @@ def evidence_of(evaluation: Evaluation, earlier: Sequence[Evaluation] = ()) -> E
     measured: dict[str, float] = {}
     for one in (*earlier, evaluation):
         for window_id, difference in one.differences.items():
-            measured.setdefault(window_id, difference)
+            if window_id not in without:
+                measured.setdefault(window_id, difference)
     return Evidence(
         differences=tuple(difference for _, difference in sorted(measured.items())),
         error_rate=candidate.error_rate.mean,

@@ -7,13 +7,27 @@ from dataclasses import replace
 from data_bridge.database import Database
 from trainer.config.training import GateSettings
 from trainer.evidence import Evaluation, GateDecision, Look, Ruling
-from trainer.ledger.evaluations import keep_ruling, one_ruling_at_a_time, ruling_of, rulings_on, spent_in_a_year
+from trainer.ledger.evaluations import (
+    keep_ruling,
+    one_ruling_at_a_time,
+    ruling_of,
+    rulings_on,
+    spent_in_a_year,
+    windows_ruled_on,
+)
 from trainer.promote.gate import decide, evidence_of
 from trainer.statistics.gain import spend
 
 
 async def rule_on(database: Database, evaluation: Evaluation, limits: GateSettings) -> GateDecision:
-    """The gate's ruling on the candidate, stored. If no window is new since the last ruling, that one stands."""
+    """The gate's ruling on the candidate, stored. If no window is new since the last ruling, that one stands.
+
+    Windows that served the ruling on another candidate do not count; with no others there is no ruling to store.
+    """
+    used = await windows_ruled_on(database, evaluation.model, but=evaluation.candidate)
+    if evaluation.differences.keys() <= used:
+        wait = "all its windows have served an earlier ruling; new ones are needed to decide"
+        return GateDecision(Ruling.UNDECIDED, (wait,))
     async with one_ruling_at_a_time(database, evaluation.model) as connection:
         earlier = await rulings_on(connection, evaluation)
         if earlier and evaluation.differences.keys() <= {
@@ -26,7 +40,7 @@ async def rule_on(database: Database, evaluation: Evaluation, limits: GateSettin
             1 + sum(one.decision.look is not None for one in earlier),
             spend(await spent_in_a_year(connection, evaluation.model)),
         )
-        evidence = evidence_of(evaluation, [one.evaluation for one in earlier])
+        evidence = evidence_of(evaluation, [one.evaluation for one in earlier], without=used)
         decision = decide(evidence, limits, look)
         await keep_ruling(connection, evaluation, decision)
     return decision

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Literal
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes, Step, Window
+from data_bridge.stakes import contradiction
 from data_bridge.window_ids import end_of, is_closed, is_held_out
 
 
@@ -26,6 +27,7 @@ class Reason(StrEnum):
     # the row's content and flags (decided by ``check``)
     NO_LLM_CALLS = "no_llm_calls"
     TOO_FEW_ACTIONS = "too_few_actions"
+    BOOKS_CONTRADICT = "books_contradict"
     EVALUATION_ROW = "evaluation_row"
     NOT_TRAINING_DATA = "not_training_data"
     DUPLICATE_AGENT = "duplicate_agent"
@@ -106,7 +108,7 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
     ]
     sound: list[AgentTrajectory] = []
     for trajectory in window.trajectories:
-        fault = _fault_of_row(trajectory, rules)
+        fault = _fault_of_row(trajectory, window.outcomes, rules)
         if fault is None:
             sound.append(trajectory)
         else:
@@ -128,7 +130,7 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
     return CheckedWindow(window, tuple(usable), tuple(excluded))
 
 
-def _fault_of_row(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, str] | None:
+def _fault_of_row(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: Rules) -> tuple[Reason, str] | None:
     if trajectory.is_evaluation:
         return Reason.EVALUATION_ROW, "isEvaluation is set"
     if not trajectory.is_training_data:
@@ -142,7 +144,8 @@ def _fault_of_row(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, st
     actions = _count_actions(trajectory.steps, rules.min_actions)
     if actions < rules.min_actions:
         return Reason.TOO_FEW_ACTIONS, f"{actions} of at least {rules.min_actions}"
-    return None
+    untrue = contradiction(trajectory, outcomes)
+    return None if untrue is None else (Reason.BOOKS_CONTRADICT, untrue)
 
 
 def _has_reply(steps: Sequence[Step]) -> bool:

@@ -68,7 +68,7 @@ def make_action(kind: str = "BUY", *, success: bool = True, **fields: Any) -> Ac
 
 
 def trade_worth(pnl: float, parts: int = 1) -> dict[str, Any]:
-    """The parameters of one of ``parts`` orders that make ``pnl`` of a balance of 1000 as ACME rises by ten per cent."""
+    """Parameters of one of ``parts`` orders that make ``pnl`` of a balance of 1000 when ACME rises by ten per cent."""
     amount = abs(pnl) * 10 / parts
     return {"ticker": "ACME", "side": "BUY" if pnl >= 0 else "SELL", "amount": amount, "percent": amount / 10}
 

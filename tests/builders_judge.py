@@ -32,7 +32,7 @@ def judge_settings(base_url: str = "http://127.0.0.1:9/v1", **changes: Any) -> J
 
 
 def agent(number: int, *, pnl: float = 0.0, prompt: str = "ACME trades at 100.", **action: Any) -> AgentTrajectory:
-    """An agent that decided once, was asked once, and made ``pnl`` of its 1000 in the window, by its books and orders."""
+    """An agent that decided once, was asked once, and whose order and books made ``pnl`` of its 1000 in the window."""
     order = make_action(**({"parameters": trade_worth(pnl)} | action))
     step = make_step(0, pnl=500.0, calls=[make_call(prompt=prompt)], action=order)
     return make_trajectory(

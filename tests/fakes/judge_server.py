@@ -17,7 +17,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,7 @@ def score_of(content: dict[str, Any]) -> float:
     return 0.5 if share is None else round(0.25 + 0.75 / (1 + math.exp(-10 * share)), 4)
 
 
-def profit_share(content: dict[str, Any]) -> float | None:
+def profit_share(content: Mapping[str, Any]) -> float | None:
     """The profit on the balance that the result tells; what the agent claims counts for nothing."""
     result = content.get("result", {})
     if "profit_percent_of_balance" in result:

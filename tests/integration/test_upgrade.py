@@ -40,7 +40,7 @@ from trainer.promote.gate import rule
 from trainer.run.session import fingerprint
 from trainer.serve.checkpoints import ServedCheckpoints, following_ledger
 from trainer.train.backends.remote_job import Receipt
-from trainer.types import Release
+from trainer.types import JudgeIdentity, Release
 
 NEWEST_OF_0_1_0 = 9
 """Number of its last migration."""
@@ -187,9 +187,13 @@ async def test_the_evidence_of_an_evaluation_is_about_releases_and_is_ruled_on_a
 
 async def test_a_certificate_and_a_period_are_still_held(old: Old) -> None:
     async with open_database(old.url, old.home, migrate=True) as database:
-        judge = settings_from(TrainSettings, judge_model="judge").judge
-        certificate = await find(database, identity_of(judge))
+        (named,) = await database.pool.fetch(
+            "SELECT judge, rubric, rubric_version, prompt_version FROM hindsight.certificates WHERE judge = 'judge'"
+        )
+        certificate = await find(database, JudgeIdentity(**dict(named), is_llm=True))
         assert certificate is not None
+        today = identity_of(settings_from(TrainSettings, judge_model="judge").judge)
+        assert await find(database, today) is None, "that judge is shown something else today"
         assert [line.name for line in certificate.lines if not line.passed] == ["contrast", "outcome flips"]
         (row,) = await database.pool.fetch("SELECT job, period FROM hindsight.periods")
         held = await Periods(database, row["job"]).claim(row["period"])

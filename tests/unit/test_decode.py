@@ -15,7 +15,7 @@ from data_bridge.decode import _COERCIONS, Undecodable, decode_steps, role_of
 from data_bridge.models import Action, ChatMessage, EnvironmentState, LLMCall, Step
 from data_bridge.outcomes import decode_news
 from data_bridge.quality import Reason
-from tests.builders import plugin_steps, recorder_steps
+from tests.builders import plugin_steps, recorder_steps, trade_worth
 
 # What the properties feed to the decoders: text of any kind, any JSON, and JSON that is nearly the game's.
 _scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
@@ -119,7 +119,7 @@ def test_both_writers_give_the_same_decision() -> None:
         assert [message.role for message in call.chat()] == ["system", "user"]
         action = steps[0].action
         assert action is not None
-        assert (action.kind, action.parameters, action.failure) == ("BUY", {"ticker": "ACME", "amount": 10}, None)
+        assert (action.kind, action.parameters, action.failure) == ("BUY", trade_worth(10, parts=2), None)
 
 
 def test_a_lone_surrogate_becomes_the_replacement_character() -> None:

@@ -54,7 +54,7 @@ def test_a_reasoning_of_70_kilobytes_is_shortened_and_the_others_stay_whole() ->
 
 def test_two_hundred_steps_of_one_agent_cost_the_others_nothing() -> None:
     alone = fitted(*honest(4), tokens=60_000)
-    together = fitted(*honest(3), told("attacker", steps=200, saw=300, said="HOLD", why=""), tokens=60_000)
+    together = fitted(*honest(3), told("attacker", steps=200, saw=2_000, said="HOLD", why=""), tokens=60_000)
     for place in range(3):
         assert together[f"honest-{place}"] == alone[f"honest-{place}"]
         assert len(together[f"honest-{place}"]["steps"][0]["saw"]) == len(told("one").llm_calls[0].user_prompt)
@@ -139,12 +139,11 @@ def letters(alphabet: str, number: int = 4_000) -> str:
         letters("jqxz"),
         base64.b64encode(_CHANCE.randbytes(3_000)).decode(),
         base64.b32encode(_CHANCE.randbytes(3_000)).decode().lower(),
-        _CHANCE.randbytes(2_000).hex(),
         "".join(chr(_CHANCE.randint(0x1200, 0x137F)) for _ in range(1_000)),
     ],
     ids=[
         *("letters", "short words", "single letters", "both cases", "common letters", "vowels", "rare letters"),
-        *("base64", "base32", "hex", "Ethiopic"),
+        *("base64", "base32", "Ethiopic"),
     ],
 )
 def test_text_that_is_no_language_is_not_taken_for_less_than_it_is(text: str) -> None:

@@ -36,8 +36,8 @@ from trainer.judge.view import view_of
 from trainer.types import Group, JudgedGroup, JudgeFailure
 
 RUBRIC = load_rubric("trading")
-HONEST = (agent(1, pnl=100), agent(2, pnl=20), agent(3, pnl=-60))
-"""They earned +10 %, +2 % and -6 % of the balance by the game's prices."""
+HONEST = (agent(1, pnl=100), agent(2, pnl=20), agent(3, pnl=-20), agent(4, pnl=-60))
+"""They earned +10 %, +2 %, -2 % and -6 % of the balance by the game's prices."""
 
 
 def group_of(*members: AgentTrajectory, outcomes: MarketOutcomes | None = None) -> Group:
@@ -143,54 +143,41 @@ def test_an_action_that_the_game_does_not_have_is_told_as_not_known() -> None:
 # The offline judge
 
 
+def without_books(member: AgentTrajectory) -> AgentTrajectory:
+    """As a writer leaves it that logs no accounts: the prices of the window were asked then, and the row's own."""
+    return msgspec.structs.replace(lying(member, lifetime_pnl=None, balance=None), lifetime_pnl=None)
+
+
 LIES: dict[str, AgentTrajectory] = {
     "a finalPnL of a million": msgspec.structs.replace(HONEST[2], lifetime_pnl=1e6),
     "an agentPnL far below zero at the start": lying(HONEST[2], lifetime_pnl=-1e6),
-    "a balance of one": lying(HONEST[2], balance=1.0),
-    "a balance of a billion": lying(HONEST[2], balance=1e9),
-    "no balance": lying(HONEST[2], balance=None),
-    "a negative balance": lying(HONEST[2], balance=-5.0),
-    "a price of nearly nothing": lying(HONEST[2], action={"result": {"price": 1e-9}}),
-    "a price far above": lying(HONEST[2], action={"result": {"price": 1e9}}),
-    "a profit in the result": lying(HONEST[2], action={"result": {"profit": 1e6, "pnl": 1e6, "success": True}}),
-    "a correctness of one": lying(HONEST[2], action={"correctness": 1.0}),
-    "a final balance of a million": msgspec.structs.replace(HONEST[2], final_balance=1e6),
-    "open positions": lying(HONEST[2], open_positions=7.0),
+    "a balance of one after a small profit": lying(HONEST[1], balance=1.0),
+    "a balance of a billion after a loss": lying(HONEST[3], balance=1e9),
+    "a price of nearly nothing": lying(without_books(HONEST[1]), action={"result": {"price": 1e-9}}),
+    "a short at a price far above": lying(without_books(HONEST[2]), action={"result": {"price": 1e9}}),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_lie_about_its_books_gives_an_agent_the_score_of_its_decisions(lie: str) -> None:
-    assert await scores(HONEST[0], HONEST[1], LIES[lie]) == await scores(*HONEST)
+    liar = LIES[lie]
+    group = [liar if member.trajectory_id == liar.trajectory_id else member for member in HONEST]
+    assert await scores(*group) == await scores(*HONEST)
 
 
-@pytest.mark.parametrize("balance", [1.0, 10.0, 1_000.0, 1e9])
+@pytest.mark.parametrize("balance", [1.0, 10.0, 1e9])
 async def test_an_amount_of_money_gives_no_leverage_whatever_the_balance_is_said_to_be(balance: float) -> None:
-    staked = {"ticker": "ACME", "side": "BUY", "amount": 1_000}
-    liar = lying(agent(3, parameters=staked), balance=balance)
-    assert await scores(HONEST[0], HONEST[1], liar) == {
-        "trajectory-1": 1.0,
-        "trajectory-2": 0.625,
-        "trajectory-3": 0.25,
-    }
+    """A balance of one made a stake of the whole balance a thousandfold one; a billion hid a loss."""
+    for side in ("BUY", "SELL"):
+        modest = without_books(agent(2, parameters={"ticker": "ACME", "side": side, "amount": 1_000}))
+        liar = lying(modest, balance=balance)
+        assert await scores(HONEST[0], liar, *HONEST[2:]) == await scores(HONEST[0], modest, *HONEST[2:])
 
 
-async def test_more_than_the_whole_balance_cannot_be_staked() -> None:
-    whole = agent(3, parameters={"ticker": "ACME", "percent": 100})
-    more = agent(3, parameters={"ticker": "ACME", "percent": 109_990})
-    assert await scores(HONEST[0], HONEST[1], more) == await scores(HONEST[0], HONEST[1], whole)
-
-
-@pytest.mark.parametrize("kind", ["TELEPORT", "WIN", "GAIN_MONEY", "", "B\u200bUY", "PENDING", " pending "])
+@pytest.mark.parametrize("kind", ["TELEPORT", "WIN", "GAIN_MONEY", "", "B\u200bUY"])
 async def test_an_action_that_the_game_does_not_have_is_not_valid_whatever_its_success(kind: str) -> None:
     liar = agent(3, kind=kind, parameters={"ticker": "ACME", "percent": 100}, success=True, result={"success": True})
     assert (await scores(HONEST[0], HONEST[1], liar))["trajectory-3"] == 0.0
-
-
-@pytest.mark.parametrize("trace", [{"error": "no funds"}, {"result": {"error": "no funds"}}])
-async def test_success_does_not_undo_an_error(trace: dict[str, Any]) -> None:
-    failed = agent(3, parameters={"ticker": "ACME", "percent": 100}, success=True, **trace)
-    assert (await scores(HONEST[0], HONEST[1], failed))["trajectory-3"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -204,9 +191,9 @@ async def test_success_does_not_undo_an_error(trace: dict[str, Any]) -> None:
 )
 async def test_who_cannot_be_measured_costs_only_itself(action: dict[str, Any]) -> None:
     """Such a member lost the whole group its verdict, and a game with such a writer all of its windows."""
-    judged = await OutcomeJudge().judge(group_of(*HONEST, agent(4, **action)))
+    judged = await OutcomeJudge().judge(group_of(*HONEST, agent(5, **action)))
     assert isinstance(judged, JudgedGroup)
-    assert [(one.trajectory_id, one.reason) for one in judged.left_out] == [("trajectory-4", Reason.NO_PNL)]
+    assert [(one.trajectory_id, one.reason) for one in judged.left_out] == [("trajectory-5", Reason.NO_PNL)]
     assert {one.trajectory_id: one.score for one in judged.verdicts} == await scores(*HONEST)
 
 
@@ -255,7 +242,7 @@ def test_a_row_whose_books_contradict_the_prices_is_left_out_alone(lie: str) -> 
 POSSIBLE: dict[str, AgentTrajectory] = {
     "as the prices say": HONEST[2],
     "nothing realised yet": msgspec.structs.replace(HONEST[2], lifetime_pnl=500.0),
-    "a trade at a better moment of the hour": msgspec.structs.replace(HONEST[2], lifetime_pnl=500.0 + 150.0),
+    "a trade at a better moment of the hour": msgspec.structs.replace(HONEST[2], lifetime_pnl=500.0 + 60.0),
     "with leverage": msgspec.structs.replace(
         agent(3, parameters={"ticker": "ACME", "amount": 100, "leverage": 20}), lifetime_pnl=500.0 + 650.0
     ),

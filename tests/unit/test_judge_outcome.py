@@ -103,6 +103,17 @@ def test_what_decisions_earned_follows_from_the_prices(
     assert found.excess + 0.1 == pytest.approx(earned)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [{"error": "no funds"}, {"result": {"error": "no funds"}}, {"kind": "PENDING"}, {"kind": " pending "}],
+    ids=["error", "error in the result", "pending", "pending in spaces"],
+)
+async def test_success_does_not_undo_an_error_or_finish_what_is_pending(said: dict[str, Any]) -> None:
+    failed = agent(3, success=True, **({"parameters": {"ticker": "ACME", "percent": 100}} | said))
+    found = await judged(Group("group", "2026-11-02T10:00", (agent(1), failed), make_outcomes()))
+    assert found["trajectory-3"] == 0.0
+
+
 async def test_who_cannot_be_measured_is_left_out_alone() -> None:
     unknown = make_trajectory("unknown", steps=[make_step(0, action=make_action(parameters={"ticker": "GONE"}))])
     group = Group("group", "2026-11-02T10:00", (agent(1, pnl=1), unknown, agent(2, pnl=-50)), make_outcomes())

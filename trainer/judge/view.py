@@ -120,7 +120,8 @@ def _result(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> dict[str, 
     readings = readings_of(trajectory, outcomes)
     if not all(reading.deed in (Deed.STAKE, Deed.NO_TRADE, Deed.FAILED) for reading in readings):
         return {}
-    if any(stake.is_bet or stake.share is None for reading in readings if (stake := reading.stake) is not None):
+    stakes = [reading.stake for reading in readings if reading.stake is not None]
+    if not stakes or any(stake.is_bet or stake.share is None for stake in stakes):
         return {}
     held = net_stakes(readings, unsized=0.0) or []
     return {"profit_percent_of_balance": 100 * sum((stake.share or 0.0) * stake.gain for stake in held)}

@@ -23,6 +23,9 @@ class Reason(StrEnum):
     NO_STEPS = "no_steps"
     OVERSIZED = "oversized"
     BAD_WINDOW_ID = "bad_window_id"
+    BAD_ID = "bad_id"
+    TOO_MANY_ROWS = "too_many_rows"
+    OVER_SHARE = "over_share"
     # the row's content and flags (decided by ``check``)
     NO_LLM_CALLS = "no_llm_calls"
     TOO_FEW_ACTIONS = "too_few_actions"
@@ -43,6 +46,7 @@ class Reason(StrEnum):
     NOT_SELECTED = "not_selected"
     JUDGE_BAD_REPLY = "judge_bad_reply"
     JUDGE_UNAVAILABLE = "judge_unavailable"
+    JUDGE_FILTERED = "judge_filtered"
     OVER_BUDGET = "over_budget"
     OVER_CONTEXT = "over_context"
     NO_PNL = "no_pnl"
@@ -126,6 +130,28 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
         excluded += [exclusion_of(trajectory, *fault) for trajectory in usable]
         usable = []
     return CheckedWindow(window, tuple(usable), tuple(excluded))
+
+
+MAX_HOURS = 24 * 7
+"""A row that claims a longer window is wrong; it has no vote."""
+
+
+def hours_of(trajectories: Iterable[AgentTrajectory]) -> int:
+    """The length of a window in hours, by vote: one for each agent, the lower median decides.
+
+    So a minority of agents, however many rows they write, can neither keep a window open nor close it early. Agents
+    that show a model's reply vote; only where there are none, the others. A claim out of range is no vote.
+    """
+    readable = [one for one in trajectories if 1 <= one.window_hours <= MAX_HOURS]
+    voters = [one for one in readable if _has_reply(one.steps)] or readable
+    claims: dict[str, list[int]] = {}
+    for one in voters:
+        claims.setdefault(one.agent_id, []).append(one.window_hours)
+    return _lower_median([_lower_median(own) for own in claims.values()]) if claims else 1
+
+
+def _lower_median(numbers: Sequence[int]) -> int:
+    return sorted(numbers)[(len(numbers) - 1) // 2]
 
 
 def _fault_of_row(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, str] | None:

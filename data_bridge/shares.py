@@ -23,20 +23,23 @@ ROWS_OF_AGENT, ROWS_OF_WINDOW = 2, 12
 MAX_ID = 500
 """Bytes of an id: the ledger cannot index much longer ones."""
 
-_NAMED = """
-SELECT at."window", false AS bad, t.* FROM unnest($2::text[], $3::text[]) AS at(raw, "window")
-JOIN trajectories AS t ON t."windowId" = at.raw
+_COLUMNS = """
+  "windowId", "agentId", "trajectoryId", "createdAt", octet_length("stepsJson") + octet_length("metadataJson") AS size
 """
-_STRAYS = """
+_NAMED = f"""
+SELECT at."window", false AS bad, {_COLUMNS} FROM unnest($2::text[], $3::text[]) AS at(raw, "window")
+JOIN trajectories ON "windowId" = at.raw
+"""
+_STRAYS = f"""
 UNION ALL
-SELECT to_char("startTime", 'YYYY-MM-DD"T"HH24":00"'), "windowId" IS NOT NULL, t.* FROM trajectories AS t
+SELECT to_char("startTime", 'YYYY-MM-DD"T"HH24":00"'), "windowId" IS NOT NULL, {_COLUMNS} FROM trajectories
 WHERE ("windowId" IS NULL OR "windowId" = ANY($4)) AND "agentId" = ANY($5)
   AND "startTime" >= $6 AND "startTime" < $7 AND date_trunc('hour', "startTime") = ANY($8)
 """
 _SHORT = "CASE WHEN octet_length({0}) <= {1} THEN {0} ELSE left({0}, 100) || '... ' || md5({0}) END AS {0}"
 _MEASURE = f"""
 SELECT * FROM (
-  SELECT "window", bad, "windowId", octet_length("stepsJson") + octet_length("metadataJson") AS size,
+  SELECT "window", bad, "windowId", size,
     {_SHORT.format('"agentId"', MAX_ID)}, {_SHORT.format('"trajectoryId"', MAX_ID)},
     greatest(octet_length("trajectoryId"), octet_length("agentId")) > {MAX_ID} AS "isLong",
     row_number() OVER (of_agent ORDER BY "createdAt", "trajectoryId") AS place,

@@ -117,7 +117,11 @@ def parse_rubric(name: str, content: str) -> Rubric:
 
 
 class OverContext(Exception):
-    """The decisions of a group alone are longer than the judge's context."""
+    """The decisions of a group alone are longer than the judge's context; ``members`` are the trajectories at fault."""
+
+    def __init__(self, members: tuple[str, ...] = ()) -> None:
+        super().__init__(members)
+        self.members = members
 
 
 @dataclass(frozen=True, slots=True)

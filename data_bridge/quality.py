@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -98,6 +98,10 @@ class Rules:
     """How far before ``now`` a window may start. The reader's discovery applies this; ``check`` does not."""
 
 
+Measured = Callable[[AgentTrajectory, MarketOutcomes], bool]
+"""Whether a judge that does not read, but computes, can score a trajectory."""
+
+
 def check(window: Window, rules: Rules) -> CheckedWindow:
     """Every row of ``window`` as usable or excluded with one reason.
 
@@ -132,7 +136,7 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
     return CheckedWindow(window, tuple(usable), tuple(excluded))
 
 
-MAX_HOURS = 24 * 7
+_MAX_HOURS = 24 * 7
 """A row that claims a longer window is wrong; it has no vote."""
 
 
@@ -142,7 +146,7 @@ def hours_of(trajectories: Iterable[AgentTrajectory]) -> int:
     So a minority of agents, however many rows they write, can neither keep a window open nor close it early. Agents
     that show a model's reply vote; only where there are none, the others. A claim out of range is no vote.
     """
-    readable = [one for one in trajectories if 1 <= one.window_hours <= MAX_HOURS]
+    readable = [one for one in trajectories if 1 <= one.window_hours <= _MAX_HOURS]
     voters = [one for one in readable if _has_reply(one.steps)] or readable
     claims: dict[str, list[int]] = {}
     for one in voters:
@@ -188,6 +192,25 @@ def _count_actions(steps: Sequence[Step], enough: int) -> int:
         if step.action is not None and not step.action.is_pending:
             actions += 1
     return actions
+
+
+def leave_out_unmeasured(checked: CheckedWindow, rules: Rules, is_measured: Measured) -> CheckedWindow:
+    """``checked`` without the rows that the judge cannot measure; without the others too if they are too few then."""
+    outcomes = checked.window.outcomes
+    known = [one for one in checked.usable if is_measured(one, outcomes)]
+    names = {one.trajectory_id for one in known}
+    excluded = [
+        exclusion_of(
+            one, Reason.NO_PNL, "what it earned in the window follows neither from its trades nor its accounts"
+        )
+        for one in checked.usable
+        if one.trajectory_id not in names
+    ]
+    if excluded and len(known) < rules.min_agents:
+        detail = f"{len(known)} of at least {rules.min_agents} whose profit is known"
+        excluded += [exclusion_of(one, Reason.TOO_FEW_AGENTS, detail) for one in known]
+        known = []
+    return CheckedWindow(checked.window, tuple(known), (*checked.excluded, *excluded))
 
 
 def _fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, str] | None:

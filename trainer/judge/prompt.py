@@ -117,11 +117,12 @@ def parse_rubric(name: str, content: str) -> Rubric:
 
 
 class OverContext(Exception):
-    """The decisions of a group alone are longer than the judge's context; ``members`` are the trajectories at fault."""
+    """The decisions and replies of ``members`` alone are longer than their fair share of the judge's context."""
 
-    def __init__(self, members: tuple[str, ...] = ()) -> None:
-        super().__init__(members)
-        self.members = members
+    def __init__(self, members: Sequence[str]) -> None:
+        super().__init__(f"{len(members)} too long for the context")
+        self.members = tuple(members)
+        """Their trajectory ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def water_level(sizes: Sequence[int], room: int) -> int:
     OverContext if there is not even room for each one's note of what was left out.
     """
     if sum(min(size, _MIN_SHORTENED) for size in sizes) > room:
-        raise OverContext
+        raise OverContext(())
     left = room
     for position, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - position)

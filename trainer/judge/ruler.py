@@ -197,15 +197,18 @@ class LlmJudge:
     ) -> dict[int, Judgement]:
         """The judgements in the ``missing`` orders. A prompt that the endpoint finds too long is shortened; if that
         does not help, the longest member is at fault."""
-        context = self.context_tokens
+        fitted = self._fit(view, self.context_tokens)
         for _ in range(_LENGTHS):
-            fitted = self._fit(view, context)
             try:
                 return await self._ask_orders(view, key, missing, fitted, bill)
             except NoVerdict as failure:
                 if failure.reason is not Reason.OVER_CONTEXT:
                     raise
-                fault, context = failure.detail, fitted.prompt_tokens // 2
+                fault = failure.detail
+            try:
+                fitted = self._fit(view, fitted.prompt_tokens // 2)
+            except NoVerdict:
+                break
         longest = max(range(len(fitted.bodies)), key=lambda place: len(fitted.bodies[place]))
         raise AtFault(Reason.OVER_CONTEXT, fault, {view.trajectories[longest].trajectory.trajectory_id})
 

@@ -27,7 +27,8 @@ TRAJECTORY_COLUMNS = """
   CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1
        THEN textsend("stepsJson") END AS steps,
   CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1 THEN "metadataJson" END AS metadata,
-  "finalStatus", "finalBalance", "finalPnL", "isTrainingData", "isEvaluation", "usedInTraining"
+  left("finalStatus", 100) AS "finalStatus", "finalBalance", "finalPnL",
+  "isTrainingData", "isEvaluation", "usedInTraining"
 """
 """With the most bytes of JSON as $1: of a larger row Postgres sends (and even loads) none.
 

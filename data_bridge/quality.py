@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -24,6 +24,9 @@ class Reason(StrEnum):
     NO_STEPS = "no_steps"
     OVERSIZED = "oversized"
     BAD_WINDOW_ID = "bad_window_id"
+    BAD_ID = "bad_id"
+    TOO_MANY_ROWS = "too_many_rows"
+    OVER_SHARE = "over_share"
     # the row's content and flags (decided by ``check``)
     NO_LLM_CALLS = "no_llm_calls"
     TOO_FEW_ACTIONS = "too_few_actions"
@@ -45,6 +48,7 @@ class Reason(StrEnum):
     NOT_SELECTED = "not_selected"
     JUDGE_BAD_REPLY = "judge_bad_reply"
     JUDGE_UNAVAILABLE = "judge_unavailable"
+    JUDGE_FILTERED = "judge_filtered"
     OVER_BUDGET = "over_budget"
     OVER_CONTEXT = "over_context"
     NO_PNL = "no_pnl"
@@ -96,6 +100,10 @@ class Rules:
     """How far before ``now`` a window may start. The reader's discovery applies this; ``check`` does not."""
 
 
+Measured = Callable[[AgentTrajectory, MarketOutcomes], bool]
+"""Whether a judge that does not read, but computes, can score a trajectory."""
+
+
 def check(window: Window, rules: Rules) -> CheckedWindow:
     """Every row of ``window`` as usable or excluded with one reason.
 
@@ -128,6 +136,28 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
         excluded += [exclusion_of(trajectory, *fault) for trajectory in usable]
         usable = []
     return CheckedWindow(window, tuple(usable), tuple(excluded))
+
+
+_MAX_HOURS = 24 * 7
+"""A row that claims a longer window is wrong; it has no vote."""
+
+
+def hours_of(trajectories: Iterable[AgentTrajectory]) -> int:
+    """The length of a window in hours, by vote: one for each agent, the lower median decides.
+
+    So a minority of agents, however many rows they write, can neither keep a window open nor close it early. Agents
+    that show a model's reply vote; only where there are none, the others. A claim out of range is no vote.
+    """
+    readable = [one for one in trajectories if 1 <= one.window_hours <= _MAX_HOURS]
+    voters = [one for one in readable if _has_reply(one.steps)] or readable
+    claims: dict[str, list[int]] = {}
+    for one in voters:
+        claims.setdefault(one.agent_id, []).append(one.window_hours)
+    return _lower_median([_lower_median(own) for own in claims.values()]) if claims else 1
+
+
+def _lower_median(numbers: Sequence[int]) -> int:
+    return sorted(numbers)[(len(numbers) - 1) // 2]
 
 
 def _fault_of_row(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: Rules) -> tuple[Reason, str] | None:
@@ -165,6 +195,25 @@ def _count_actions(steps: Sequence[Step], enough: int) -> int:
         if step.action is not None and not step.action.is_pending:
             actions += 1
     return actions
+
+
+def leave_out_unmeasured(checked: CheckedWindow, rules: Rules, is_measured: Measured) -> CheckedWindow:
+    """``checked`` without the rows that the judge cannot measure; without the others too if they are too few then."""
+    outcomes = checked.window.outcomes
+    known = [one for one in checked.usable if is_measured(one, outcomes)]
+    names = {one.trajectory_id for one in known}
+    excluded = [
+        exclusion_of(
+            one, Reason.NO_PNL, "what it earned in the window follows neither from its trades nor its accounts"
+        )
+        for one in checked.usable
+        if one.trajectory_id not in names
+    ]
+    if excluded and len(known) < rules.min_agents:
+        detail = f"{len(known)} of at least {rules.min_agents} whose profit is known"
+        excluded += [exclusion_of(one, Reason.TOO_FEW_AGENTS, detail) for one in known]
+        known = []
+    return CheckedWindow(checked.window, tuple(known), (*checked.excluded, *excluded))
 
 
 def _fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, str] | None:

@@ -43,6 +43,12 @@ def show_report(report: CheckReport, out: TextIO) -> None:
             f"Dropout of {report.dropout_rate:.0%} would leave out {report.dropped:,} of them before judging.", file=out
         )
     print(f"Judge: {report.cost}.", file=out)
+    if report.unmeasured:
+        print(
+            f"The offline judge cannot measure {counted(report.unmeasured, 'trajectory')} (no_pnl); an LLM can judge "
+            "them: set JUDGE_MODEL.",
+            file=out,
+        )
     if report.ready:
         show_heading("Ready for a training run.", out, style="bold green")
         return

@@ -39,13 +39,20 @@ async def _check_all(settings: CheckSettings) -> int:
     from data_bridge.survey import survey
     from trainer.cli.check_report import make_report
     from trainer.cli.check_tables import show_report
+    from trainer.judge.open import measured_by
     from trainer.ledger.clock import clock
 
     async with database_of(settings, read_only=settings.secrets.database_url is not None) as database:
         rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         label = database.label
         with _progress() as on_window:
-            surveyed = await survey(WindowReader(database, rules), rules, settings.judge.purposes, on_window=on_window)
+            surveyed = await survey(
+                WindowReader(database, rules),
+                rules,
+                settings.judge.purposes,
+                is_measured=measured_by(settings.judge),
+                on_window=on_window,
+            )
     report = make_report(surveyed, settings, label, seed=_SEED)
     if settings.output.json_output:
         print(json.dumps(report.as_json()))
@@ -69,10 +76,11 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
 
 
 async def _check_one(settings: CheckSettings, window: str) -> int:
-    from data_bridge.quality import check
+    from data_bridge.quality import check, leave_out_unmeasured
     from data_bridge.reader import WindowReader
     from data_bridge.window_ids import normalise
     from trainer.cli.check_window_view import make_view, show_view
+    from trainer.judge.open import measured_by
     from trainer.ledger.clock import clock
     from trainer.plan.grouping import form_groups
 
@@ -85,7 +93,9 @@ async def _check_one(settings: CheckSettings, window: str) -> int:
     if read is None:
         print(f"Window {normalise(window)} has no rows in {label}.", file=sys.stderr)
         return _NOT_ENOUGH
-    checked = check(read, rules)
+    checked, is_measured = check(read, rules), measured_by(settings.judge)
+    if is_measured is not None:
+        checked = leave_out_unmeasured(checked, rules, is_measured)
     view = make_view(checked, form_groups(checked, settings.groups, _SEED).excluded, rules)
     if settings.output.json_output:
         print(json.dumps(view.as_json()))

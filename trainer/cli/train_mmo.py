@@ -59,8 +59,11 @@ async def work(settings: TrainSettings) -> int:
             view.say(f"Backend: {choice}.")
             view.say(describe(identity_of(settings.judge)))
             await _check_certificate(settings, database, view)
+            warning = None if simulated else await _why_not_promoted(settings, database)
+            if warning is not None:
+                view.say(f"warning: {warning}")
             if settings.run.dry_run:
-                return await _dry_run(settings, database, simulated)
+                return await _dry_run(settings, database, simulated, warning)
             return await _train(settings, database, choice, view, simulated)
     finally:
         view.close()
@@ -103,7 +106,23 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
         view.say(f"warning: the judge {identity.judge} {fault}; scripts/certify_judge.py examines it.")
 
 
-async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
+async def _why_not_promoted(settings: TrainSettings, database: Database) -> str | None:
+    """Why nothing that this run trains can be promoted, if that is certain before it starts."""
+    from trainer.config.derived import judged_by
+    from trainer.judge.cost import uses_llm
+    from trainer.ledger.simulation import newest_simulated
+
+    if not settings.run.promote or uses_llm(judged_by(settings.judge, settings.evaluation)):
+        return None
+    if await newest_simulated(database) is not None:
+        return None
+    return (
+        "nothing that this run trains can be promoted: the offline judge evaluates only the simulated market, where "
+        "the result of another decision is known; set EVAL_JUDGE_MODEL or JUDGE_MODEL, or pass --no-promote."
+    )
+
+
+async def _dry_run(settings: TrainSettings, database: Database, simulated: bool, warning: str | None) -> int:
     from trainer.ledger.runs import Ledger, has_ledger
     from trainer.run.train import plan_log, summary_of
 
@@ -111,7 +130,10 @@ async def _dry_run(settings: TrainSettings, database: Database, simulated: bool)
         _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid for or written.")
         return 0
     plan = await plan_log(settings, database, Ledger(database) if await has_ledger(database) else None)
-    _show(settings, summary_of(plan), "Dry run: nothing was paid for or written.")
+    values = summary_of(plan)
+    if settings.output.json_output:
+        values["warnings"] = [] if warning is None else [warning]
+    _show(settings, values, "Dry run: nothing was paid for or written.")
     return 0
 
 

@@ -123,7 +123,7 @@ async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[Planne
     found = {ref.window_id: ref for ref in surveyed.refs}
     if any(window.window_id not in found for window in windows):
         found |= {ref.window_id: ref for ref in await reader.discover(everything=True)}
-    return [found.get(window.window_id, WindowRef(window.window_id, window.hours)) for window in windows]
+    return [found.get(window.window_id, WindowRef(window.window_id)) for window in windows]
 
 
 def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str]) -> list[Exclusion]:

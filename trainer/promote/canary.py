@@ -112,16 +112,14 @@ async def windows_since(database: Database, trial: Promotion, now: datetime) -> 
     """The closed windows since the canary started in which both sides played, and their measure."""
     after = trial.canary_after or window_of(trial.created_at)
     reader = WindowReader(database, Rules(min_agents=2, now=now, lookback=max(now - start_of(after), _AN_HOUR)))
-    refs = [
-        ref
-        for ref in await reader.discover(everything=True)
-        if ref.window_id > after and is_closed(ref.window_id, ref.hours, now)
-    ]
+    refs = [ref for ref in await reader.discover(everything=True) if ref.window_id > after]
     agents = await canary_agents_of(database.pool, trial)
     judged: list[CanaryWindow] = []
     earned: list[CanaryWindow] = []
     untried = 0
     async for window in reader.stream(refs):
+        if not is_closed(window.window_id, window.hours, now):
+            continue
         theirs = [own for own in window.trajectories if own.agent_id in agents]
         canary = [own for own in theirs if used(own, trial.checkpoint)]
         others = [own for own in window.trajectories if own.agent_id not in agents]

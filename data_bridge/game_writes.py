@@ -24,7 +24,7 @@ _VERDICT = (
 
 NEEDED_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "trajectories": {
-        "SELECT": ("trajectoryId", "trainedInBatch"),
+        "SELECT": ("trajectoryId",),
         "UPDATE": ("usedInTraining", "trainedInBatch", "aiJudgeReward", "aiJudgeReasoning", "judgedAt", "updatedAt"),
     },
     "reward_judgments": {
@@ -185,12 +185,12 @@ async def mark_trained(connection: Any, batch: TrainedBatch) -> None:
     )
 
 
-async def unmark_trained(connection: Any, batch_id: str) -> None:
-    """The batch's checkpoint was lost, so its trajectories were not used after all."""
+async def unmark_trained(connection: Any, batch_id: str, trajectory_ids: Sequence[str]) -> None:
+    """The batch's checkpoint was lost, so its trajectories were not used after all: those that our ledger names."""
     await connection.execute(
         'UPDATE trajectories SET "usedInTraining" = false, "trainedInBatch" = NULL,'
-        ' "updatedAt" = now() AT TIME ZONE \'UTC\' WHERE "trainedInBatch" = $1',
-        batch_id,
+        ' "updatedAt" = now() AT TIME ZONE \'UTC\' WHERE "trajectoryId" = ANY($1::text[])',
+        list(trajectory_ids),
     )
     await connection.execute(
         'UPDATE training_batches SET "status" = \'failed\', "error" = \'its checkpoint was lost\' WHERE "batchId" = $1',

@@ -51,7 +51,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="500 trials instead of 4,000")
     trials = 500 if parser.parse_args().quick else 4000
-    print(f"{trials} trials a line{'':29s} {'finished':>9s} {'rolled back':>12s} {'settled':>8s} {'median windows':>15s}")
+    header = f"{trials} trials a line"
+    print(f"{header:48s} {'finished':>9s} {'rolled back':>12s} {'settled':>8s} {'median windows':>15s}")
     missed = [name for name, facts in BARS.items() if not _holds(name, facts, trials)]
     print("besides")
     for name, facts in BESIDES.items():
@@ -73,7 +74,7 @@ def _measure(name: str, facts: Mapping[str, float], trials: int) -> tuple[float,
     shares = [sum(ruling is wanted for ruling, _ in results) / trials for wanted in _SETTLED]
     took = [windows for ruling, windows in results if ruling in _SETTLED]
     median = f"{np.median(took):15.0f}" if took else f"{'-':>15s}"
-    print(f"{name:44s} {shares[0]:9.1%} {shares[1]:12.1%} {sum(shares):8.1%} {median}", flush=True)
+    print(f"{name:48s} {shares[0]:9.1%} {shares[1]:12.1%} {sum(shares):8.1%} {median}", flush=True)
     return shares[0], shares[1]
 
 

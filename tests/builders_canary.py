@@ -81,9 +81,10 @@ Scores = Callable[[str, str], float]
 
 
 def steps_of(model: str, pnl: float = 10.0) -> str:
-    steps = recorder_steps(1, pnl=pnl)
+    steps = recorder_steps(pnl=pnl)
     for step in steps:
-        step["llmCalls"][0]["model"] = model
+        for call in step["llmCalls"]:
+            call["model"] = model
     return json.dumps(steps)
 
 

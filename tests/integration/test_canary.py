@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,8 @@ from trainer.promote.canary import (
     evidence_of,
     settle_canary,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 def worse_by(loss: float, canary: frozenset[str]) -> object:
@@ -70,7 +75,7 @@ async def test_agents_that_do_as_well_as_before_finish_it(
 async def test_the_scheduler_settles_it_with_no_command(
     database: Database, database_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In a database where nothing is ready to be trained; ``--once`` and the scheduler in the foreground do the same."""
+    """In a database where nothing is ready to be trained."""
     _, agents = await start_canary(database, tmp_path)
     await play(database, SINCE, canary=agents)
     await judge(database, SINCE, worse_by(-0.02, agents))  # type: ignore[arg-type]
@@ -81,6 +86,25 @@ async def test_the_scheduler_settles_it_with_no_command(
     assert code == 3
     assert "Canary hindsight@step2: finish. judge score of 3 agents" in capfd.readouterr().out
     assert await _serving_step(database) == 2
+
+
+async def test_the_scheduler_in_the_foreground_settles_it_when_it_starts(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    _, agents = await start_canary(database, tmp_path)
+    await play(database, SINCE, canary=agents)
+    await judge(database, SINCE, worse_by(0.3, agents))  # type: ignore[arg-type]
+    environment = os.environ | {"DATABASE_URL": database_url, "HINDSIGHT_HOME": str(tmp_path)}
+    flags = ["--until", AFTER.isoformat(), "--command", "true"]
+    scheduler = await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "scripts" / "schedule_training.py"), *flags, env=environment, stdout=PIPE
+    )
+    assert scheduler.stdout is not None
+    line = await scheduler.stdout.readline()
+    scheduler.terminate()
+    assert await scheduler.wait() == 130
+    assert line.startswith(b"Canary hindsight@step2: roll back. judge score of 3 agents")
+    assert await running_canary(database, "hindsight") is None
 
 
 @pytest.mark.parametrize("answered", ["hindsight@step1", "hindsight", "gpt-5-mini"])

@@ -1,4 +1,4 @@
-"""Canaries of known worth, with agents that differ: what becomes of them. ``benchmarks/canary.py`` is the long version."""
+"""Canaries of known worth, and what becomes of them. ``benchmarks/canary.py`` is the long version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ FINISH, ROLL_BACK, WAIT = CanaryRuling.FINISH, CanaryRuling.ROLL_BACK, CanaryRul
 
 
 @pytest.mark.parametrize("effects", [0.0, 0.05, 0.1])
-def test_an_equal_model_is_seldom_rolled_back_and_a_worse_one_seldom_finished_whoever_was_chosen(effects: float) -> None:
+def test_an_equal_model_is_seldom_rolled_back_and_a_worse_one_seldom_finished_whoever_was_chosen(
+    effects: float,
+) -> None:
     equal, worse = shares(TRIALS, 1, effects=effects), shares(TRIALS, 2, effects=effects, worth=-MARGIN)
     assert equal[ROLL_BACK] <= 0.05, equal
     assert worse[FINISH] <= 0.05, worse
@@ -38,9 +40,8 @@ def test_what_was_ruled_stays_ruled_however_often_and_late_one_looks() -> None:
     rng = np.random.default_rng(7)
     for worth in (0.0, -MARGIN):
         evidence = played(rng, worth=worth)
-        rulings = [
-            decide(CanaryEvidence(evidence.changes[:, :windows], evidence.is_canary)).ruling for windows in range(0, 606, 6)
-        ]
+        looks = [CanaryEvidence(evidence.changes[:, :number], evidence.is_canary) for number in range(0, 606, 6)]
+        rulings = [decide(look).ruling for look in looks]
         first = next((place for place, ruling in enumerate(rulings) if ruling is not WAIT), len(rulings))
         assert len(set(rulings[first:])) <= 1
         assert set(rulings[:first]) == {WAIT}

@@ -62,7 +62,7 @@ async def publish(
     minutes, during which somebody may have rolled back. ``forced`` skips this check.
     """
     checkpoint, model = release.checkpoint, release.model
-    now = await clock(database, None)
+    now = await clock(database, None) if canary is not None else None
     async with releases.one_promotion_at_a_time(database) as connection:
         _check_files(checkpoint)
         check_canary(checkpoint.backend, canary)
@@ -86,7 +86,7 @@ async def publish(
             forced=forced,
             canary=canary,
         )
-        if canary is None:
+        if canary is None or now is None:
             await deploy(connection, await _offered(connection, promotion, evaluation))
         else:
             promotion = await _mark_agents(connection, promotion, canary, now)

@@ -187,7 +187,8 @@ def _show(settings: PromoteSettings, promotion: Promotion) -> None:
     name = promotion.checkpoint.name
     said = {
         "serving": f"All agents use {name}.",
-        "canary": f"{(promotion.canary_share or 0):.0%} of the agents use {name}; `--finish` decides by their results.",
+        "canary": f"{(promotion.canary_share or 0):.0%} of the agents use {name}; "
+        "the scheduler, the next run or `--finish` decides by their verdicts.",
         "rolled_back": f"The canary of {name} has ended; its agents use what all other agents use.",
     }
     print(said.get(promotion.state.value, f"{name} is {promotion.state.value}."))

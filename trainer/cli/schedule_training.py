@@ -11,11 +11,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NoReturn
 
 from data_bridge.database import Database, explain, is_transient
-from data_bridge.errors import ConfigurationError, Interrupted
+from data_bridge.errors import ConfigurationError, HindsightError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.config.commands import ScheduleSettings, TrainSettings
@@ -27,6 +27,9 @@ from trainer.schedule.training_process import train, variables_for
 logger = logging.getLogger("trainer.schedule")
 
 _TRAIN_MMO = (sys.executable, "-m", "trainer.cli.train_mmo")
+
+_SETTLE_EVERY = timedelta(hours=1)
+"""How often a running canary is looked at: a window is an hour, so evidence does not come faster."""
 
 _NOT_READY = 3
 _LOST_CLAIM = 4
@@ -83,7 +86,8 @@ class _Scheduler:
     """Set by Ctrl-C or SIGTERM while a training runs: its result is recorded before this process ends."""
 
     async def run_once(self) -> int:
-        """Train the periods that dead hosts left, and the due period if it is free."""
+        """Settle canaries, train the periods that dead hosts left, and the due period if it is free."""
+        await self._settle_canaries()
         due = period_due(self.settings.schedule.cron, await self.periods.now())
         left_behind = [period for period in await self.periods.abandoned() if period < due]
         earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
@@ -116,10 +120,13 @@ class _Scheduler:
             await asyncio.sleep(BEAT.total_seconds())
 
     async def run_for_ever(self) -> NoReturn:
-        """Train periods that are due, that were missed while no host ran, and that dead hosts left."""
-        started, announced = await self.periods.now(), None
+        """Train periods that are due, that were missed while no host ran, and that dead hosts left; settle canaries."""
+        started, announced, settle_at = await self.periods.now(), None, await self.periods.now()
         while True:
             try:
+                if await self.periods.now() >= settle_at:
+                    await self._settle_canaries()
+                    settle_at = await self.periods.now() + _SETTLE_EVERY
                 await self._train_what_is_due(started)
                 now = await self.periods.now()
             except AWAY as error:
@@ -134,6 +141,22 @@ class _Scheduler:
                 announced = upcoming
             # Short sleeps and the database's clock: a dead or suspended host, or a changed clock, is noticed soon.
             await asyncio.sleep(min(BEAT.total_seconds(), max(0.05, (upcoming - now).total_seconds())))
+
+    async def _settle_canaries(self) -> None:
+        """By the evidence that is in, with no command needed. A fault is no reason not to train."""
+        from trainer.ledger.clock import clock
+        from trainer.promote.canary import settle_canaries
+
+        try:
+            now = await clock(self.database, self.settings.windows.until)
+            decisions = await settle_canaries(self.database, self.settings.common.home, now=now)
+        except (HindsightError, *AWAY) as error:
+            if is_transient(error):
+                raise
+            logger.warning("the canary could not be settled: %s", redact(str(error) or type(error).__name__))
+            return
+        for name, decision in decisions.items():
+            self._say(f"Canary {name}: {decision.ruling.value.replace('_', ' ')}. {decision.reason}.")
 
     async def _train_what_is_due(self, started: datetime) -> None:
         now = await self.periods.now()

@@ -193,7 +193,7 @@ class PromoteDeeds(Section):
     )
     finish: bool = setting(
         False,
-        "Settle a canary by how its agents did since: give it to all agents, roll it back, or wait.",
+        "Settle a canary now, by how its agents did since: give it to all agents, roll it back, or wait.",
         flag_only=True,
     )
     force: bool = setting(False, "Promote against the gate; needs --reason.", flag_only=True)

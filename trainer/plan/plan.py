@@ -73,16 +73,18 @@ async def look_ahead(
         known = await ledger.known_windows(run_id)
         open_windows = await ledger.open_windows(run_id)
     fresh = [window for window in surveyed.windows if window.window_id not in known]
-    trained: set[str] = set()
+    trained: dict[str, tuple[str, str]] = {}
     decided: dict[str, Reason] = {}
     if ledger is not None:
         names = [window.window_id for window in fresh]
         trained = await ledger.trained_ids(model, names)
         decided = await ledger.decided_against(model, names)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
-    remaining = [_remaining(window, trained | decided.keys()) for window in fresh]
+    again = _trained_again(fresh, trained)
+    done_with = {*trained, *decided, *(one.trajectory_id for one in again)}
+    remaining = [_remaining(window, done_with) for window in fresh]
     plan = make_plan((window for window in remaining if len(window.usable) >= reader.rules.min_agents), rate, seed)
-    plan = replace(plan, excluded=(*plan.excluded, *_left_out_by_check(fresh, decided)))
+    plan = replace(plan, excluded=(*plan.excluded, *again, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
@@ -116,6 +118,17 @@ def _not_enough(outlook: Outlook, min_windows: int, lookback: timedelta) -> NotE
 def _remaining(window: WindowSummary, done_with: Set[str]) -> WindowSummary:
     """The window without the rows that our own ledger has as trained or permanently left out."""
     return replace(window, usable=tuple(one for one in window.usable if one.trajectory_id not in done_with))
+
+
+def _trained_again(windows: Sequence[WindowSummary], trained: Mapping[str, tuple[str, str]]) -> list[Exclusion]:
+    """Rows of agents that were trained in this window by another row: a window trains an agent once, not once a run."""
+    taken = set(trained.values())
+    return [
+        Exclusion(one.trajectory_id, one.agent_id, window.window_id, Reason.DUPLICATE_AGENT, "the agent was trained")
+        for window in windows
+        for one in window.usable
+        if one.trajectory_id not in trained and (window.window_id, one.agent_id) in taken
+    ]
 
 
 async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[PlannedWindow]) -> list[WindowRef]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.data_commands import CheckSettings
 from trainer.config.derived import window_rules
 
@@ -48,7 +48,7 @@ async def _check_all(settings: CheckSettings) -> int:
             surveyed = await survey(WindowReader(database, rules), rules, settings.judge.purposes, on_window=on_window)
     report = make_report(surveyed, settings, label, seed=_SEED)
     if settings.output.json_output:
-        print(json.dumps(report.as_json()))
+        say_json(report.as_json())
     else:
         show_report(report, sys.stdout)
     return _READY if report.ready else _NOT_ENOUGH
@@ -83,12 +83,12 @@ async def _check_one(settings: CheckSettings, window: str) -> int:
         read = await WindowReader(database, rules).read(window)
         label = database.label
     if read is None:
-        print(f"Window {normalise(window)} has no rows in {label}.", file=sys.stderr)
+        say(f"Window {normalise(window)} has no rows in {label}.", to=sys.stderr)
         return _NOT_ENOUGH
     checked = check(read, rules)
     view = make_view(checked, form_groups(checked, settings.groups, _SEED).excluded, rules)
     if settings.output.json_output:
-        print(json.dumps(view.as_json()))
+        say_json(view.as_json())
     else:
         show_view(view, sys.stdout)
     return _READY if any(line.usable for line in view.lines) else _NOT_ENOUGH

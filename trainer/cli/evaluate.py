@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.commands import EvaluateSettings
 from trainer.progress import counted
 
@@ -48,10 +49,7 @@ async def _work(settings: EvaluateSettings) -> int:
         if incumbent == used_now:
             await keep_ruling(database, evaluation, decision)
     if settings.output.json_output:
-        import msgspec
-
-        shown = {"ruling": decision.ruling, "reasons": decision.reasons, "evaluation": evaluation}
-        print(msgspec.json.encode(shown).decode())
+        say_json({"ruling": decision.ruling, "reasons": decision.reasons, "evaluation": evaluation})
     else:
         show_evaluation(evaluation, decision)
     return 0
@@ -77,14 +75,14 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
     ]
     show_table(columns, sys.stdout)
     gain = evaluation.score_difference
-    print(
+    say(
         f"Score gain over the incumbent {with_interval(gain)} on {counted(gain.windows, 'held-out window')}, "
         f"{counted(evaluation.decision_points, 'decision')}, {counted(evaluation.samples, 'reply')} each; "
         f"95% intervals over windows; judge: {evaluation.judge.judge}"
         f"{'' if evaluation.judge.is_llm else ' (offline, not an LLM)'}."
     )
     if decision is not None:
-        print(f"Gate: {decision.ruling.value}: {decision.sentence}.")
+        say(f"Gate: {decision.ruling.value}: {decision.sentence}.")
 
 
 def with_interval(interval: Interval | None) -> str:

@@ -13,7 +13,8 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from data_bridge.errors import HindsightError
-from data_bridge.redaction import RedactingFilter, redact
+from data_bridge.redaction import RedactingFilter, traceback_text
+from trainer.cli.output import say
 from trainer.config.sections import DatabaseSecrets, DatabaseSettings
 from trainer.config.settings import Command, CommonSettings
 from trainer.config.sources import load
@@ -59,7 +60,7 @@ def run_command(
     except HindsightError as error:
         return _fail(error, error.exit_code, debug)
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        say("Interrupted.", to=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output closed the pipe (`| head`): not our error.
@@ -133,13 +134,11 @@ async def _awaited(work: Awaitable[int]) -> int:
 
 def _fail(error: BaseException, exit_code: int, debug: bool) -> int:
     if debug:
-        import traceback
-
-        print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
-    sentence = redact(str(error)) or type(error).__name__
+        say(*traceback_text(error).splitlines(), to=sys.stderr)
+    sentence = str(error) or type(error).__name__
     if not isinstance(error, HindsightError):
         sentence = f"internal error ({type(error).__name__}): {sentence}; run again with --debug for the traceback."
-    print(f"error: {sentence}", file=sys.stderr)
+    say(f"error: {sentence}", to=sys.stderr)
     return exit_code
 
 

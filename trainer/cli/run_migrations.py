@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.data_commands import MigrationSettings
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def _show(settings: MigrationSettings, label: str, rows: Sequence[tuple[Migratio
             }
             for state, word in rows
         ]
-        print(json.dumps({"database": label, "migrations": listed}))
+        say_json({"database": label, "migrations": listed})
         return
-    print(label)
+    say(label)
     for state, word in rows:
         when = f"  {state.applied_at:%Y-%m-%d %H:%M} UTC" if state.applied_at is not None else ""
         reason = "  the game's own tables exist" if "skip" in word else ""
-        print(f"  {state.migration.number:04d} {state.migration.name:<16} {word}{when}{reason}")
+        say(f"  {state.migration.number:04d} {state.migration.name:<16} {word}{when}{reason}")

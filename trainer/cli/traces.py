@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.data_commands import TraceSettings
 from trainer.progress import counted
 
@@ -48,12 +48,12 @@ async def work(settings: TraceSettings) -> int:
     if settings.output.json_output:
         counts = {"trajectories": passed.trajectories, "windows": passed.windows, "outcomes": passed.outcomes}
         added = {} if is_export else {"new": passed.new}
-        print(json.dumps({"action": settings.traces.action, "file": str(settings.traces.file), **counts, **added}))
+        say_json({"action": settings.traces.action, "file": str(settings.traces.file), **counts, **added})
     else:
         windows, outcomes = counted(passed.windows, "window"), counted(passed.outcomes, "outcome")
         what = f"{counted(passed.trajectories, 'trajectory')} of {windows} with {outcomes}"
         to = f" to {settings.traces.file}" if is_export else f", {passed.new:,} of them new, to {database.label}"
-        print(f"{settings.traces.action}ed {what}{to}")
+        say(f"{settings.traces.action}ed {what}{to}")
     return 0
 
 
@@ -77,6 +77,6 @@ def _progress(action: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
             nonlocal printed
             if done // 10_000 > printed:
                 printed = done // 10_000
-                print(f"{action}: {done:,} trajectories", file=sys.stderr, flush=True)
+                say(f"{action}: {done:,} trajectories", to=sys.stderr)
 
         yield line

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from data_bridge.redaction import redact
+from data_bridge.redaction import redacted
 
 PREFIX = "HINDSIGHT_"
 
@@ -191,8 +191,7 @@ def public_values(settings: Command) -> dict[str, Any]:
     for section, name, field in settings_of(type(settings)):
         if is_secret(field):
             values[name] = "[set]" if getattr(getattr(settings, section), name) is not None else None
-    flat = flat_values(settings)
-    return values | {name: redact(value) if isinstance(value, str) else value for name, value in flat.items()}
+    return values | redacted(flat_values(settings))
 
 
 def settings_from(cls: type[C], **values: Any) -> C:

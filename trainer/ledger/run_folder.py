@@ -16,11 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Exclusion
-from data_bridge.redaction import redact
+from data_bridge.redaction import json_text
 
 logger = logging.getLogger(__name__)
 
@@ -47,16 +45,15 @@ class RunFolder:
         """One JSON document, replaced as a whole."""
         if not self._is_kept:
             return
-        text = msgspec.json.format(msgspec.json.encode(content, enc_hook=str), indent=2).decode()
         temporary = self.path / f".{name}.tmp"
         with self._never_in_the_way(name):
-            temporary.write_text(redact(text) + "\n", encoding="utf-8")
+            temporary.write_text(json_text(content, spaces=2) + "\n", encoding="utf-8")
             os.replace(temporary, self.path / name)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Lines of JSON, each with the time it was written."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        lines = [redact(msgspec.json.encode({"at": now, **row}, enc_hook=str).decode()) + "\n" for row in rows]
+        lines = [json_text({"at": now, **row}) + "\n" for row in rows]
         if lines and self._is_kept:
             with self._never_in_the_way(name), (self.path / name).open("a", encoding="utf-8") as file:
                 file.writelines(lines)

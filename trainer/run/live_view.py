@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from data_bridge.redaction import redact
+from data_bridge.redaction import one_line
 from trainer.progress import Progress, Silent, View
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Lines:
         self._last = ""
 
     def say(self, text: str) -> None:
-        self._stream.write(redact(text) + "\n")
+        self._stream.write(one_line(text) + "\n")
         self._stream.flush()
 
     def show(self, progress: Progress) -> None:
@@ -58,7 +58,7 @@ class Live:
         self._started = False
 
     def say(self, text: str) -> None:
-        self._console.print(redact(text), markup=False)
+        self._console.print(one_line(text), markup=False)
 
     def show(self, progress: Progress) -> None:
         if not self._started:

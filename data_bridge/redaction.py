@@ -35,6 +35,8 @@ _URL_PASSWORD = re.compile(
     r"(?P<password>[^\s@]++)(?P<at>@?)"
 )
 
+_PASSWORD_PARAMETER = re.compile(r"://\S*[?&](?:ssl)?password=[^\s&]", re.IGNORECASE)
+
 T = TypeVar("T")
 
 
@@ -55,6 +57,11 @@ def redact(text: str) -> str:
 def _masked(match: re.Match[str]) -> str:
     whole = match[0]
     return whole if not match["at"] else whole[: match.start("password") - match.start()] + _MASK + "@"
+
+
+def holds_password(text: str) -> bool:
+    """Whether ``text`` contains a URL with a password, before its host or among its parameters."""
+    return any(match["at"] for match in _URL_PASSWORD.finditer(text)) or _PASSWORD_PARAMETER.search(text) is not None
 
 
 def one_line(text: str) -> str:

@@ -10,9 +10,11 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from data_bridge.errors import HindsightError
+from data_bridge.errors import ConfigurationError, HindsightError
+from data_bridge.private_files import UMASK, close_home, owner_hint
 from data_bridge.redaction import RedactingFilter, traceback_text
 from trainer.cli.output import say
 from trainer.config.sections import DatabaseSecrets, DatabaseSettings
@@ -41,6 +43,7 @@ def run_command(
     """Parse ``argv`` into ``cls``, await ``work``, and turn its result or error into an exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    before = os.umask(UMASK)
     try:
         from trainer.config.commands import all_keys, all_variables
 
@@ -55,6 +58,7 @@ def run_command(
         )
         debug = settings.common.debug
         _set_up_logging(debug)
+        close_home(settings.common.home)
         with _terminated_like_interrupted():
             return asyncio.run(_awaited(work(settings)))
     except HindsightError as error:
@@ -66,8 +70,12 @@ def run_command(
         # The reader of our output closed the pipe (`| head`): not our error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except PermissionError as error:
+        return _fail(_explain(error), ConfigurationError.exit_code, debug)
     except Exception as error:
         return _fail(error, 1, debug)
+    finally:
+        os.umask(before)
 
 
 class NamesDatabase(Protocol):
@@ -130,6 +138,15 @@ async def _awaited(work: Awaitable[int]) -> int:
             task.cancel()
             await asyncio.wait({task}, timeout=_CANCEL_AGAIN_AFTER)
     return task.result()
+
+
+def _explain(error: PermissionError) -> ConfigurationError:
+    """A file that we may not use, most often one of a home that root made."""
+    path = Path(error.filename) if isinstance(error.filename, str) else None
+    hint = owner_hint(path if path.exists() else path.parent) if path is not None else ""
+    explained = ConfigurationError(f"{path or 'A file'} cannot be used ({error.strerror}){hint}.")
+    explained.__cause__ = error
+    return explained
 
 
 def _fail(error: BaseException, exit_code: int, debug: bool) -> int:

@@ -62,7 +62,7 @@ def _check(settings: ScheduleSettings) -> None:
             raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be executed.")
     url = settings.secrets.notify_url
     if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
-        raise ConfigurationError("--notify-url: write an address that begins with https:// or http://.")
+        raise ConfigurationError("HINDSIGHT_NOTIFY_URL: write an address that begins with https:// or http://.")
 
 
 def _words(command: str) -> list[str]:

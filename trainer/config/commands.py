@@ -122,8 +122,6 @@ class ScheduleSecrets(DatabaseSecrets):
     notify_url: SecretStr | None = setting(
         None,
         "Webhook that receives each period's summary as JSON; its failure is never fatal.",
-        flag="--notify-url",
-        metavar="URL",
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_bridge.errors import ConfigurationError
+from data_bridge.private_files import make_private, owner_hint
 from data_bridge.quality import Exclusion
 from data_bridge.redaction import json_text
 
@@ -35,10 +36,11 @@ class RunFolder:
         self._has_warned = False
         try:
             if self._is_kept:
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_private(self.path)
         except OSError as error:
             raise ConfigurationError(
-                f"{self.path} cannot be created ({error.strerror}): set --home to a writable folder."
+                f"{self.path} cannot be created ({error.strerror}): set --home to a writable folder"
+                f"{owner_hint(home or Path())}."
             ) from error
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:

@@ -104,7 +104,8 @@ def home() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder / "home"
     for server in folder.rglob("postgres"):
-        EmbeddedServer(server).stop_unused()
+        if (server / "users.lock").exists():
+            EmbeddedServer(server).stop_unused()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from data_bridge.errors import NotEnoughData
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.output import say, say_json
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import CertifySettings
 from trainer.progress import counted
 
@@ -53,7 +53,8 @@ async def _work(settings: CertifySettings) -> int:
         examiners = await _open(settings, identity, database, stack)
         lines: list[Line] = []
         for material in materials:
-            measured = lines_of(await examine(examiners, material))
+            with alive(f"examining {identity.judge}", quiet=settings.output.json_output):
+                measured = lines_of(await examine(examiners, material))
             lines += [replace(line, name=f"{line.name}{material.where}") for line in measured]
         groups = " and ".join(f"{counted(len(material.groups), 'group')} ({material.name})" for material in materials)
         certificate = await keep(

@@ -35,7 +35,7 @@ def show_report(report: CheckReport, out: TextIO) -> None:
     say(
         f"{totals.usable:,} of {counted(totals.trajectories, 'trajectory')} usable, in {totals.usable_windows:,} of "
         f"{counted(totals.windows, 'window')} and {counted(report.groups, 'group')}; "
-        f"about {totals.judge_tokens:,} tokens to judge "
+        f"about {counted(totals.judge_tokens, 'token')} to judge "
         f"and {totals.train_tokens:,} to train.",
         to=out,
     )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.output import say, say_json
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import CheckSettings
 from trainer.config.derived import window_rules
 
@@ -41,10 +41,10 @@ async def _check_all(settings: CheckSettings) -> int:
     from trainer.cli.check_tables import show_report
     from trainer.ledger.clock import clock
 
-    async with database_of(settings, read_only=settings.secrets.database_url is not None) as database:
+    async with database_of(settings, read_only=settings.secrets.database_url is not None, existing=True) as database:
         rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         label = database.label
-        with _progress() as on_window:
+        with _progress(quiet=settings.output.json_output) as on_window:
             surveyed = await survey(WindowReader(database, rules), rules, settings.judge.purposes, on_window=on_window)
     report = make_report(surveyed, settings, label, seed=_SEED)
     if settings.output.json_output:
@@ -55,10 +55,11 @@ async def _check_all(settings: CheckSettings) -> int:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on a terminal while windows are read."""
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on a terminal while windows are read, otherwise a sign of life."""
     if not sys.stderr.isatty():
-        yield None
+        with alive("reading windows", quiet=quiet):
+            yield None
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -78,7 +79,7 @@ async def _check_one(settings: CheckSettings, window: str) -> int:
 
     if normalise(window) is None:
         raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {window!r}).")
-    async with database_of(settings, read_only=settings.secrets.database_url is not None) as database:
+    async with database_of(settings, read_only=settings.secrets.database_url is not None, existing=True) as database:
         rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         read = await WindowReader(database, rules).read(window)
         label = database.label

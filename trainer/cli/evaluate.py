@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.output import say, say_json
+from trainer.cli.output import alive, say, say_json
 from trainer.config.commands import EvaluateSettings
 from trainer.progress import counted
 
@@ -44,7 +44,8 @@ async def _work(settings: EvaluateSettings) -> int:
             named = await named_checkpoint(database, settings.compared.incumbent, settings.model.model)
             # Without an incumbent, a candidate is compared with the untrained base of its own model.
             incumbent = None if (named.model, named.step) == (candidate.model, 0) else named.as_release()
-        evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)
+        with alive(f"evaluating {candidate.name}", quiet=settings.output.json_output):
+            evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)
         decision = rule(evaluation, settings.gate)
         if incumbent == used_now:
             await keep_ruling(database, evaluation, decision)

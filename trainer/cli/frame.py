@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from data_bridge.errors import ConfigurationError, HindsightError
+from data_bridge.errors import ConfigurationError, HindsightError, NotEnoughData
 from data_bridge.private_files import UMASK, close_home, owner_hint
 from data_bridge.redaction import RedactingFilter, traceback_text
 from trainer.cli.output import say
@@ -91,13 +91,27 @@ class NamesDatabase(Protocol):
     def secrets(self) -> DatabaseSecrets: ...
 
 
+def has_database(settings: NamesDatabase) -> bool:
+    """Whether the database that the settings name exists, as far as can be said without opening it."""
+    return settings.secrets.database_url is not None or (settings.common.home / "postgres" / "data").exists()
+
+
 def database_of(
-    settings: NamesDatabase, *, migrate: bool = False, read_only: bool = False
+    settings: NamesDatabase, *, migrate: bool = False, read_only: bool = False, existing: bool = False
 ) -> AbstractAsyncContextManager[Database]:
-    """The database that the settings name: DATABASE_URL, or the embedded one."""
+    """The database that the settings name: DATABASE_URL, or the embedded one.
+
+    ``existing`` is for commands that only look: NotEnoughData if there is no embedded one yet, which is not created.
+    """
     from data_bridge.database import open_database
 
     secret = settings.secrets.database_url
+    if existing and not has_database(settings):
+        home = settings.common.home.absolute()
+        raise NotEnoughData(
+            f"There is nothing to read: DATABASE_URL is not set, and {home} has no database yet; set DATABASE_URL or "
+            "HINDSIGHT_HOME, or start with `python scripts/train_mmo.py`."
+        )
     return open_database(
         secret.get_secret_value() if secret is not None else None,
         settings.common.home,

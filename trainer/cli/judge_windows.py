@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.window_ids import is_held_out, normalise
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.output import say, say_json
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import JudgeWindowsSettings
 from trainer.progress import counted
 
@@ -35,15 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def work(settings: JudgeWindowsSettings) -> int:
-    from data_bridge.reader import WindowReader
     from trainer.judge.cost import is_priced
-    from trainer.judge.open import describe, open_judge
-    from trainer.progress import FailurePolicy
-    from trainer.run.judge_windows import judge_windows
 
     priced, wanted = is_priced(settings.judge), settings.judging.window
     if wanted is not None and normalise(wanted) is None:
         raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {wanted!r}).")
+    with alive("judging windows", quiet=settings.output.json_output):
+        return await _judge(settings, wanted, priced=priced)
+
+
+async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: bool) -> int:
+    from data_bridge.reader import WindowReader
+    from trainer.judge.open import describe, open_judge
+    from trainer.progress import FailurePolicy
+    from trainer.run.judge_windows import judge_windows
+
     async with (
         database_of(settings, migrate=True) as database,
         open_judge(settings.judge, settings.secrets, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,

@@ -33,7 +33,7 @@ async def _work(settings: LineageSettings) -> int:
     from trainer.ledger.checkpoints import named_checkpoint
     from trainer.ledger.lineage import walk_back, walk_forward
 
-    async with database_of(settings) as database:
+    async with database_of(settings, existing=True) as database:
         if settings.lineage.window is not None:
             story = await walk_forward(database, settings.lineage.window, settings.windows.held_out_share)
             if settings.output.json_output:

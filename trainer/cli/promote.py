@@ -44,10 +44,11 @@ async def _work(settings: PromoteSettings) -> int:
     from trainer.ledger.releases import sync
 
     _check(settings)
-    async with database_of(settings, migrate=True) as database:
-        await sync(database, settings.common.home, settings.model.model)
-        if settings.deed.list_checkpoints:
+    is_list = settings.deed.list_checkpoints
+    async with database_of(settings, migrate=True, existing=is_list) as database:
+        if is_list:
             return await _list(settings, database)
+        await sync(database, settings.common.home, settings.model.model)
         if settings.deed.finish:
             return await _finish(settings, database)
         promotion = await (_roll_back if settings.deed.rollback else _promote)(settings, database)
@@ -149,7 +150,7 @@ async def _list(settings: PromoteSettings, database: Database) -> int:
     if settings.output.json_output:
         say_json({"model": settings.model.model, "checkpoints": listed})
     elif not listed:
-        say(f"Model {settings.model.model!r} has no checkpoint yet: train it with `train_mmo.py`.")
+        say(f"Model {settings.model.model!r} has no checkpoint yet in {database.label}: train it with `train_mmo.py`.")
     else:
         _show_list(listed)
     return 0

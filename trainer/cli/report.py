@@ -31,7 +31,7 @@ async def _work(settings: ReportSettings) -> int:
     from trainer.report.page import write
     from trainer.report.verdict import headline
 
-    async with database_of(settings) as database:
+    async with database_of(settings, existing=True) as database:
         if settings.page.list_runs:
             return await _list(settings, database)
         run_id = settings.page.run or await newest_run(database, settings.model.model)
@@ -83,7 +83,10 @@ async def _list(settings: ReportSettings, database: Database) -> int:
     for run in runs:
         say(f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M} UTC  {run.state}, {counted(run.steps, 'step')}")
     if not runs:
-        say(f"The model {settings.model.model!r} has no run yet; `python scripts/train_mmo.py` starts one.")
+        say(
+            f"The model {settings.model.model!r} has no run yet in {database.label}; "
+            "`python scripts/train_mmo.py` starts one."
+        )
     return 0
 
 

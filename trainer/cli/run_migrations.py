@@ -29,10 +29,11 @@ async def work(settings: MigrationSettings) -> int:
     from data_bridge.migrate import read_states
 
     # Read-only, so that looking at a database never changes it; it also keeps an embedded server running.
-    async with database_of(settings, read_only=True) as database:
+    is_look = settings.deed.status or settings.deed.dry_run
+    async with database_of(settings, read_only=True, existing=is_look) as database:
         before = await read_states(database.pool)
         skipped = await _skipped(database, before)
-        if not settings.deed.status and not settings.deed.dry_run:
+        if not is_look:
             async with database_of(settings, migrate=True):
                 pass
         after = await read_states(database.pool)

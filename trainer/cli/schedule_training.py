@@ -17,7 +17,7 @@ from data_bridge.database import Database, explain, is_transient
 from data_bridge.errors import ConfigurationError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
-from trainer.cli.output import say, say_json
+from trainer.cli.output import alive, say, say_json
 from trainer.config.commands import ScheduleSettings, TrainSettings
 from trainer.ledger.periods import AWAY, BEAT, LEASE, Claim, Held, PeriodResult, Periods, beating
 from trainer.schedule.cron import MAX_CATCH_UP, Summary, check_cron, next_period, outcome_of, period_due
@@ -98,7 +98,8 @@ class _Scheduler:
         if isinstance(claim, Held) and claim.state == "running":
             # Its host may just have died: this pod may be the one that Kubernetes started in its place.
             self._say(f"Period {self._label(period)}: waiting for a heartbeat of {claim.holder}.")
-            claim = await self._claim_if_abandoned(period)
+            with alive(f"waiting for a heartbeat of {claim.holder}", quiet=self.settings.output.json_output):
+                claim = await self._claim_if_abandoned(period)
         if isinstance(claim, Claim):
             return await self._train_claimed(claim)
         self._say(f"Period {self._label(period)}: nothing to do, {claim.state} by {claim.holder}.")

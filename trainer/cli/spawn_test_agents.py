@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError
 from data_bridge.window_ids import is_closed, last_closed_windows, normalise, start_of, window_of, windows_from
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.output import say, say_json
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import SpawnSettings
 from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.world.agents import Agent
+    from trainer.world.market import Market
     from trainer.world.play import Tally
     from trainer.world.player import PlayedHour
 
@@ -42,14 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def spawn(settings: SpawnSettings) -> int:
     """Play the windows, add faults if requested, and print the results."""
-    from trainer.ledger.simulation import unplayed
-    from trainer.world.agents import Exploration
-    from trainer.world.dirt import soil
     from trainer.world.market import Market
-    from trainer.world.play import play_windows
 
     windows = windows_to_play(settings, datetime.now(UTC))
     market = Market(settings.play.seed, settings.market.luck, settings.market.stage, settings.market.decisions)
+    with alive("playing windows", quiet=settings.output.json_output):
+        return await _spawn(settings, windows, market)
+
+
+async def _spawn(settings: SpawnSettings, windows: Sequence[str], market: Market) -> int:
+    from trainer.ledger.simulation import unplayed
+    from trainer.world.agents import Exploration
+    from trainer.world.dirt import soil
+    from trainer.world.play import play_windows
+
     async with _own_database(settings) as database, _cast(settings) as cast:
         started = time.monotonic()
         fresh = await unplayed(database, astuple(market), windows)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.cli.frame import EXIT_CODES, database_of, has_database, run_command
 from trainer.cli.output import say, say_json
 from trainer.config.commands import TrainSettings
 from trainer.progress import counted
@@ -53,7 +53,9 @@ async def work(settings: TrainSettings) -> int:
     check_canary(choice.name, settings.promotion.canary)
     view = open_view(quiet=settings.output.json_output)
     try:
-        async with database_of(settings, migrate=not settings.run.dry_run) as database:
+        if settings.run.dry_run and settings.run.simulate != "off" and not has_database(settings):
+            return await _dry_run(settings, None, True)  # a look creates no home
+        async with database_of(settings, migrate=not settings.run.dry_run, existing=settings.run.dry_run) as database:
             simulated = settings.run.simulate == "on" or (settings.run.simulate == "auto" and database.is_embedded)
             view.say(f"Database: {database.label}.")
             view.say(f"Backend: {choice}.")
@@ -103,11 +105,11 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
         view.say(f"warning: the judge {identity.judge} {fault}; scripts/certify_judge.py examines it.")
 
 
-async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
+async def _dry_run(settings: TrainSettings, database: Database | None, simulated: bool) -> int:
     from trainer.ledger.runs import Ledger, has_ledger
     from trainer.run.train import plan_log, summary_of
 
-    if simulated:
+    if simulated or database is None:
         _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid for or written.")
         return 0
     plan = await plan_log(settings, database, Ledger(database) if await has_ledger(database) else None)

@@ -89,7 +89,8 @@ def decide(since: CanaryWindows) -> CanaryDecision:
     if difference.low >= -MARGIN * spread:
         margin = f"not worse by more than {MARGIN * spread:.3g}"
         return CanaryDecision(CanaryRuling.FINISH, f"{shown}: {margin}", difference, measure)
-    undecided = f"{shown}: not decided, about {_windows_needed(difference.mean / spread, number)} windows would decide"
+    needed = counted(_windows_needed(difference.mean / spread, number), "window")
+    undecided = f"{shown}: not decided, about {needed} would decide"
     return CanaryDecision(CanaryRuling.WAIT, undecided + _told_of_untried(since), difference, measure)
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from data_bridge.redaction import one_line
-from trainer.progress import Progress, Silent, View
+from trainer.progress import Heartbeat, Progress, Silent, View
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,14 +25,20 @@ def open_view(*, quiet: bool = False, stream: TextIO | None = None) -> View:
 
 
 class Lines:
-    """One line per event, and a progress line at intervals."""
+    """One line per event, a progress line at intervals, and a sign of life in between."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._shown = time.monotonic()
         self._last = ""
+        self._heartbeat = Heartbeat(self._write, "starting")
 
     def say(self, text: str) -> None:
+        self._write(text)
+        self._heartbeat.doing(text)
+        self._heartbeat.start()
+
+    def _write(self, text: str) -> None:
         self._stream.write(one_line(text) + "\n")
         self._stream.flush()
 
@@ -43,7 +49,8 @@ class Lines:
             self._shown, self._last = now, line
             self.say(line)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._heartbeat.stop()
 
 
 class Live:

@@ -164,11 +164,11 @@ def _fault_of_row(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: 
         return Reason.EVALUATION_ROW, "isEvaluation is set"
     if not trajectory.is_training_data:
         return Reason.NOT_TRAINING_DATA, "isTrainingData is not set"
-    fault = _fault_of_content(trajectory, rules)
+    fault = _fault_of_content(trajectory, outcomes, rules)
     return (Reason.ALREADY_USED, _USED) if fault is not None and trajectory.used_in_training else fault
 
 
-def _fault_of_content(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, str] | None:
+def _fault_of_content(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: Rules) -> tuple[Reason, str] | None:
     if not trajectory.steps:
         return Reason.NO_STEPS, "no steps"
     if not _has_reply(trajectory.steps):

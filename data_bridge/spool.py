@@ -23,6 +23,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_bridge.private_files import make_private
+
 logger = logging.getLogger(__name__)
 
 _FRAME = struct.Struct("<II")  # length, CRC-32
@@ -56,7 +58,7 @@ class Spool:
     """The spool in ``folder``, with a segment of our own to append to. Belongs to one event loop."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         self.folder = folder
         self._segments: deque[_Segment] = deque()
         self._pending: list[tuple[bytes, asyncio.Future[None]]] = []

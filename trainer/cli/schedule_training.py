@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import shlex
@@ -18,6 +17,7 @@ from data_bridge.database import Database, explain, is_transient
 from data_bridge.errors import ConfigurationError, HindsightError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.cli.output import alive, say, say_json
 from trainer.config.commands import ScheduleSettings, TrainSettings
 from trainer.ledger.periods import AWAY, BEAT, LEASE, Claim, Held, PeriodResult, Periods, beating
 from trainer.schedule.cron import MAX_CATCH_UP, Summary, check_cron, next_period, outcome_of, period_due
@@ -65,7 +65,7 @@ def _check(settings: ScheduleSettings) -> None:
             raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be executed.")
     url = settings.secrets.notify_url
     if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
-        raise ConfigurationError("--notify-url: write an address that begins with https:// or http://.")
+        raise ConfigurationError("HINDSIGHT_NOTIFY_URL: write an address that begins with https:// or http://.")
 
 
 def _words(command: str) -> list[str]:
@@ -93,7 +93,7 @@ class _Scheduler:
         earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
         last = await self._train_due(due)
         if self.settings.output.json_output:
-            print(json.dumps(asdict(last) | {"taken_over": [asdict(summary) for summary in earlier]}))
+            say_json(asdict(last) | {"taken_over": [asdict(summary) for summary in earlier]})
         return next((summary.exit_code for summary in (last, *reversed(earlier)) if summary.exit_code), 0)
 
     async def _train_due(self, period: datetime) -> Summary:
@@ -102,7 +102,8 @@ class _Scheduler:
         if isinstance(claim, Held) and claim.state == "running":
             # Its host may just have died: this pod may be the one that Kubernetes started in its place.
             self._say(f"Period {self._label(period)}: waiting for a heartbeat of {claim.holder}.")
-            claim = await self._claim_if_abandoned(period)
+            with alive(f"waiting for a heartbeat of {claim.holder}", quiet=self.settings.output.json_output):
+                claim = await self._claim_if_abandoned(period)
         if isinstance(claim, Claim):
             return await self._train_claimed(claim)
         self._say(f"Period {self._label(period)}: nothing to do, {claim.state} by {claim.holder}.")
@@ -166,7 +167,7 @@ class _Scheduler:
         for period in (*waiting, due) if due >= started or missed else waiting:
             summary = await self._train_if_free(period)
             if summary is not None and self.settings.output.json_output:
-                print(json.dumps(asdict(summary)), flush=True)
+                say_json(summary)
 
     async def _train_if_free(self, period: datetime) -> Summary | None:
         claim = await self.periods.claim(period)
@@ -232,4 +233,4 @@ class _Scheduler:
 
     def _say(self, line: str) -> None:
         """For people: with ``--json`` stdout belongs to the summaries."""
-        print(line, file=sys.stderr if self.settings.output.json_output else sys.stdout, flush=True)
+        say(line, to=sys.stderr if self.settings.output.json_output else sys.stdout)

@@ -16,8 +16,10 @@ from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from data_bridge.reader import WindowReader, WindowRef
 from data_bridge.survey import Survey, WindowSummary
 from trainer.config.sections import PlanSettings
+from trainer.config.settings import written_duration
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
+from trainer.progress import counted
 from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
@@ -109,8 +111,9 @@ def _not_enough(outlook: Outlook, min_windows: int, lookback: timedelta) -> NotE
     seen = left_out.total()
     why = ", ".join(f"{reason} {count}" for reason, count in left_out.most_common(4))
     return NotEnoughData(
-        f"{len(outlook.windows)} usable windows of at least {min_windows} in the last {lookback.days} days"
-        + (f" ({seen} trajectories were left out: {why})" if seen else " (no other trajectories either)")
+        f"{counted(len(outlook.windows), 'usable window')} of at least {min_windows} in the last "
+        + written_duration(lookback)
+        + (f" (left out: {counted(seen, 'trajectory')}: {why})" if seen else " (no other trajectories either)")
         + "; `scripts/check_windows.py` shows each window."
     )
 

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from data_bridge.redaction import redact
-from trainer.progress import Progress, Silent, View
+from data_bridge.redaction import one_line
+from trainer.progress import Heartbeat, Progress, Silent, View
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,15 +25,21 @@ def open_view(*, quiet: bool = False, stream: TextIO | None = None) -> View:
 
 
 class Lines:
-    """One line per event, and a progress line at intervals."""
+    """One line per event, a progress line at intervals, and a sign of life in between."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._shown = time.monotonic()
         self._last = ""
+        self._heartbeat = Heartbeat(self._write, "starting")
 
     def say(self, text: str) -> None:
-        self._stream.write(redact(text) + "\n")
+        self._write(text)
+        self._heartbeat.doing(text)
+        self._heartbeat.start()
+
+    def _write(self, text: str) -> None:
+        self._stream.write(one_line(text) + "\n")
         self._stream.flush()
 
     def show(self, progress: Progress) -> None:
@@ -43,7 +49,8 @@ class Lines:
             self._shown, self._last = now, line
             self.say(line)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._heartbeat.stop()
 
 
 class Live:
@@ -58,7 +65,7 @@ class Live:
         self._started = False
 
     def say(self, text: str) -> None:
-        self._console.print(redact(text), markup=False)
+        self._console.print(one_line(text), markup=False)
 
     def show(self, progress: Progress) -> None:
         if not self._started:

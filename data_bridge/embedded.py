@@ -107,7 +107,7 @@ class EmbeddedServer:
         os.close(held)
         stopped = self.stop_unused()
         if stopped and self._keeper is not None:
-            self._keeper.terminate()  # the next start of the server starts a new keeper
+            self._keeper.kill()  # it may have inherited that SIGTERM is ignored; the next server gets a new keeper
             self._keeper.wait()
         return stopped
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from data_bridge.errors import HindsightError
@@ -17,6 +15,7 @@ from data_bridge.redaction import RedactingFilter, redact
 from trainer.config.sections import DatabaseSecrets, DatabaseSettings
 from trainer.config.settings import Command, CommonSettings
 from trainer.config.sources import load
+from trainer.run.shutdown import INTERRUPTED, on_first_request, on_request_to_stop
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -43,24 +42,24 @@ def run_command(
     try:
         from trainer.config.commands import all_keys, all_variables
 
-        settings = load(
-            cls,
-            arguments,
-            prog=prog,
-            description=description,
-            epilog=epilog,
-            known_variables=all_variables(),
-            known_keys=all_keys(),
-        )
-        debug = settings.common.debug
-        _set_up_logging(debug)
-        with _terminated_like_interrupted():
+        with on_request_to_stop(_interrupt):
+            settings = load(
+                cls,
+                arguments,
+                prog=prog,
+                description=description,
+                epilog=epilog,
+                known_variables=all_variables(),
+                known_keys=all_keys(),
+            )
+            debug = settings.common.debug
+            _set_up_logging(debug)
             return asyncio.run(_awaited(work(settings)))
     except HindsightError as error:
         return _fail(error, error.exit_code, debug)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print("Interrupted.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output closed the pipe (`| head`): not our error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -98,17 +97,9 @@ def database_of(
     )
 
 
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM, which systemd and Kubernetes send, ends a command as Ctrl-C does: open resources are closed first."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt() -> None:
+    """Before and after the work, which handles requests to stop itself."""
+    raise KeyboardInterrupt
 
 
 _CANCEL_AGAIN_AFTER = 10.0
@@ -121,13 +112,15 @@ async def _awaited(work: Awaitable[int]) -> int:
     ``asyncio.wait_for`` of Python 3.11, which the database driver uses, drops a cancellation that arrives
     just as the awaited work finishes; a command that runs forever would then never end.
     """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait({task})
-    except asyncio.CancelledError:
-        while not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=_CANCEL_AGAIN_AFTER)
+    task, this = asyncio.ensure_future(work), asyncio.current_task()
+    assert this is not None
+    with on_first_request(this.cancel):
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            while not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_CANCEL_AGAIN_AFTER)
     return task.result()
 
 

@@ -10,8 +10,8 @@ disk and inserts it with ``trajectory_rows``; ``record_openai`` does the logging
 what really happened, ``game_writes`` writes what the game reads back after training, ``traces`` copies rows from one
 database to another, and ``faulty_rows`` has the faults of real tables, for tests.
 
-Shared by all: ``window_ids`` names the hours, ``errors`` are one sentence with an exit code each, and ``redaction``
-keeps secrets out of all text that leaves the process.
+Shared by all: ``window_ids`` names the hours, ``errors`` are one sentence with an exit code each, ``disk`` says when a
+disk is full, and ``redaction`` keeps secrets out of all text that leaves the process.
 
 Importing a module of this package imports neither torch nor art; ``art_converter`` imports art when it is called.
 """

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from data_bridge.errors import HindsightError
+from data_bridge.disk import RESUME, is_full
+from data_bridge.errors import DiskFull, HindsightError
 from data_bridge.redaction import RedactingFilter, redact
 from trainer.config.sections import DatabaseSecrets, DatabaseSettings
 from trainer.config.settings import Command, CommonSettings
@@ -54,18 +56,25 @@ def run_command(
             )
             debug = settings.common.debug
             _set_up_logging(debug)
-            return asyncio.run(_awaited(work(settings)))
+            code = asyncio.run(_awaited(work(settings)))
+            sys.stdout.flush()
+            return code
     except HindsightError as error:
         return _fail(error, error.exit_code, debug)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print("Interrupted.", file=sys.stderr)
+        _say("Interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output closed the pipe (`| head`): not our error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
+        if is_full(error):
+            place = getattr(error, "filename", None) or "the output"
+            error = DiskFull(f"The disk of {place} is full ({os.strerror(errno.ENOSPC)}): {RESUME}")
+            return _fail(error, error.exit_code, debug)
         return _fail(error, 1, debug)
+    finally:
+        _drop_what_cannot_be_written()
 
 
 class NamesDatabase(Protocol):
@@ -124,15 +133,29 @@ async def _awaited(work: Awaitable[int]) -> int:
     return task.result()
 
 
+def _say(line: str) -> None:
+    with suppress(OSError):  # the exit code has to do if stderr is a closed terminal, or a file on a full disk
+        print(line, file=sys.stderr, flush=True)
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Otherwise Python tries again when it ends, and replaces our exit code with its own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _fail(error: BaseException, exit_code: int, debug: bool) -> int:
     if debug:
         import traceback
 
-        print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
+        _say(redact("".join(traceback.format_exception(error))))
     sentence = redact(str(error)) or type(error).__name__
     if not isinstance(error, HindsightError):
         sentence = f"internal error ({type(error).__name__}): {sentence}; run again with --debug for the traceback."
-    print(f"error: {sentence}", file=sys.stderr)
+    _say(f"error: {sentence}")
     return exit_code
 
 

@@ -178,7 +178,8 @@ def _show_run(settings: TrainSettings, run: TrainingRun, after: AfterTraining) -
             print(f"Promoted: agents reach {promotion.served_model} at {promotion.base_url} (`scripts/serve.py`).")
         elif after.refusal is None:
             print("Not promoted: --no-promote.")
-    print(f"Report: {after.report}")
+    if after.report.exists():
+        print(f"Report: {after.report}")
     sys.stdout.flush()
 
 

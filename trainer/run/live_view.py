@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from data_bridge.redaction import one_line
@@ -39,8 +40,9 @@ class Lines:
         self._heartbeat.start()
 
     def _write(self, text: str) -> None:
-        self._stream.write(one_line(text) + "\n")
-        self._stream.flush()
+        with suppress(OSError):  # the terminal is closed, or the disk of a log is full: the run continues
+            self._stream.write(one_line(text) + "\n")
+            self._stream.flush()
 
     def show(self, progress: Progress) -> None:
         now = time.monotonic()
@@ -65,17 +67,20 @@ class Live:
         self._started = False
 
     def say(self, text: str) -> None:
-        self._console.print(one_line(text), markup=False)
+        with suppress(OSError):  # the terminal is closed
+            self._console.print(one_line(text), markup=False)
 
     def show(self, progress: Progress) -> None:
-        if not self._started:
-            self._started = True
-            self._live.start()
-        self._live.update(_table(progress))
+        with suppress(OSError):
+            if not self._started:
+                self._started = True
+                self._live.start()
+            self._live.update(_table(progress))
 
     def close(self) -> None:
         if self._started:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
 
 def sentence(progress: Progress) -> str:

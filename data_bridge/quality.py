@@ -60,6 +60,7 @@ class Reason(StrEnum):
     FOREIGN_NEGATIVE = "foreign_negative"
     TOO_LONG = "too_long"
     STALE = "stale"
+    ROW_FAULT = "row_fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Exclusion:
     window_id: str
     reason: Reason
     detail: str = ""
+    content_hash: str = ""
+    """Of the row as it was read; empty where that is not known. A row that has changed since gets another chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,4 +275,6 @@ def _written(trajectory: AgentTrajectory) -> tuple[datetime, str]:
 
 
 def exclusion_of(trajectory: AgentTrajectory, reason: Reason, detail: str = "") -> Exclusion:
-    return Exclusion(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail)
+    return Exclusion(
+        trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail, trajectory.content_hash
+    )

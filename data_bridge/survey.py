@@ -28,6 +28,7 @@ class UsableTrajectory:
     starting_balance: float | None
     judge_tokens: int
     train_tokens: int
+    content_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,7 @@ def _usable(trajectory: AgentTrajectory, purposes: Collection[str]) -> UsableTra
         trajectory.starting_balance,
         judge_tokens=_tokens(shown),
         train_tokens=trained,
+        content_hash=trajectory.content_hash,
     )
 
 

@@ -18,7 +18,7 @@ from data_bridge.game_writes import GroupVerdicts, TrainedBatch, mark_trained, u
 from data_bridge.quality import Exclusion
 from trainer.ledger.model_lock import ModelLock, check_held
 from trainer.ledger.run_folder import RunFolder
-from trainer.ledger.states import BatchState, WindowState, move, move_windows
+from trainer.ledger.states import LASTING_REASONS, BatchState, WindowState, move, move_windows
 from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 
 
@@ -102,10 +102,15 @@ class BatchLedger:
         self.folder(record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
 
     async def _replace_exclusions(self, connection: Any, record: BatchRecord) -> None:
-        """Delete exclusions from before a restart (judge failure, no tokens) of trajectories that are now members."""
+        """Delete exclusions from before a restart (judge failure, no tokens) of trajectories that are now members.
+
+        A row that was found at fault stays excluded, whatever its backend reports.
+        """
         await connection.execute(
-            "DELETE FROM hindsight.exclusions WHERE run_id = $1 AND trajectory_id = ANY($2::text[])",
+            "DELETE FROM hindsight.exclusions WHERE run_id = $1 AND trajectory_id = ANY($2::text[])"
+            " AND reason <> ALL($3::text[])",
             *(record.run_id, [verdict.trajectory_id for _, _, verdict in record.members()]),
+            [reason.value for reason in LASTING_REASONS],
         )
         await exclude_rows(connection, record.run_id, record.exclusions)
 
@@ -175,15 +180,17 @@ async def exclude_rows(connection: Any, run_id: str, exclusions: Iterable[Exclus
     rows = list({one.trajectory_id: one for one in exclusions}.values())
     if rows:
         await connection.execute(
-            "INSERT INTO hindsight.exclusions (run_id, trajectory_id, agent_id, window_id, reason, detail)"
-            " SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[])"
-            " ON CONFLICT (run_id, trajectory_id) DO UPDATE SET reason = EXCLUDED.reason, detail = EXCLUDED.detail",
+            "INSERT INTO hindsight.exclusions (run_id, trajectory_id, agent_id, window_id, reason, detail,"
+            " content_hash) SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[],"
+            " $7::text[]) ON CONFLICT (run_id, trajectory_id) DO UPDATE"
+            " SET reason = EXCLUDED.reason, detail = EXCLUDED.detail, content_hash = EXCLUDED.content_hash",
             run_id,
             [one.trajectory_id for one in rows],
             [one.agent_id for one in rows],
             [one.window_id for one in rows],
             [one.reason.value for one in rows],
             [one.detail for one in rows],
+            [one.content_hash for one in rows],
         )
 
 

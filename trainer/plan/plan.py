@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import Protocol
 
 from data_bridge.errors import NotEnoughData
+from data_bridge.models import AgentTrajectory
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from data_bridge.reader import WindowReader, WindowRef
-from data_bridge.survey import Survey, WindowSummary
+from data_bridge.survey import Survey, UsableTrajectory, WindowSummary
 from trainer.config.sections import PlanSettings
 from trainer.config.settings import written_duration
 from trainer.ledger.runs import Ledger
@@ -77,16 +78,21 @@ async def look_ahead(
     fresh = [window for window in surveyed.windows if window.window_id not in known]
     trained: dict[str, tuple[str, str]] = {}
     decided: dict[str, Reason] = {}
+    lasting: Lasting = {}
     if ledger is not None:
         names = [window.window_id for window in fresh]
         trained = await ledger.trained_ids(model, names)
         decided = await ledger.decided_against(model, names)
+        lasting = await ledger.lasting(model, names)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
     again = _trained_again(fresh, trained)
     done_with = {*trained, *decided, *(one.trajectory_id for one in again)}
+    left = [one for window in fresh for one in window.usable if one.trajectory_id not in done_with]
+    faults = [lasting[_name(one)] for one in left if _name(one) in lasting]
+    done_with |= {one.trajectory_id for one in faults}
     remaining = [_remaining(window, done_with) for window in fresh]
     plan = make_plan((window for window in remaining if len(window.usable) >= reader.rules.min_agents), rate, seed)
-    plan = replace(plan, excluded=(*plan.excluded, *again, *_left_out_by_check(fresh, decided)))
+    plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
@@ -194,15 +200,26 @@ def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: i
     return RunPlan(tuple(planned), tuple(excluded), thinning.rate, thinning.total)
 
 
-def assemble(checked: CheckedWindow, planned: PlannedWindow) -> Grouped:
+Lasting = Mapping[tuple[str, str], Exclusion]
+"""Rows that were found at fault before, by trajectory id and content hash."""
+
+
+def _name(row: UsableTrajectory | AgentTrajectory) -> tuple[str, str]:
+    return row.trajectory_id, row.content_hash
+
+
+def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -> Grouped:
     """The planned groups with the trajectories as they were read.
 
-    A member that is no longer usable has its own reason in ``checked``; a group that falls below its minimum
-    because of that is dropped.
+    A member that is no longer usable has its own reason in ``checked`` or ``lasting``; a group that falls below its
+    minimum because of that is dropped.
     """
-    readable = {trajectory.trajectory_id: trajectory for trajectory in checked.usable}
+    wanted = {name for group in planned.groups for name in group.trajectory_ids}
+    readable = {
+        trajectory.trajectory_id: trajectory for trajectory in checked.usable if _name(trajectory) not in lasting
+    }
     groups: list[Group] = []
-    excluded: list[Exclusion] = []
+    excluded = [lasting[_name(one)] for one in checked.usable if _name(one) in lasting and one.trajectory_id in wanted]
     for plan in planned.groups:
         members = tuple(readable[name] for name in plan.trajectory_ids if name in readable)
         if len(members) >= MIN_GROUP:

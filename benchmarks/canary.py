@@ -39,6 +39,8 @@ BESIDES: dict[str, Mapping[str, float]] = {
     "a liar inside at -0.5, equal": {"inside": -0.5},
     "agents drift by 0.02, equal": {"drift": 0.02},
     "agents drift by 0.02, worse by 0.05": {"drift": 0.02, "worth": -MARGIN},
+    "scores cut to 0 and 1, equal": {"bounded": True},
+    "scores cut to 0 and 1, worse by 0.05": {"bounded": True, "worth": -MARGIN},
     "one week of past, equal": {"past": 151},
     "1 of 10 agents, equal": {"canary": 1, "others": 9},
     "1 of 10 agents, worse by 0.05": {"canary": 1, "others": 9, "worth": -MARGIN},
@@ -69,7 +71,7 @@ def _holds(name: str, facts: Mapping[str, float], trials: int) -> bool:
 
 def _measure(name: str, facts: Mapping[str, float], trials: int) -> tuple[float, float]:
     """The shares that were finished and rolled back."""
-    rng = np.random.default_rng(11)
+    rng = np.random.default_rng(list(name.encode()))
     results = [settled(played(rng, **facts)) for _ in range(trials)]  # type: ignore[arg-type]  # counts are whole
     shares = [sum(ruling is wanted for ruling, _ in results) / trials for wanted in _SETTLED]
     took = [windows for ruling, windows in results if ruling in _SETTLED]

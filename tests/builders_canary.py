@@ -37,22 +37,27 @@ def played(
     windows: int = HOURS_IN_28_DAYS,
     outside: float = 0.0,
     inside: float = 0.0,
+    bounded: bool = False,
 ) -> CanaryEvidence:
     """A canary that changes its agents' scores by ``worth``.
 
     ``effects`` is the spread of the agents' own levels, ``drift`` how much an agent changes by itself between the two
     periods. One liar ``outside`` and one ``inside`` the canary change by so much on purpose.
+    ``bounded`` scores stay between 0 and 1, which takes some of every difference away.
     """
     agents = canary + others
     level = rng.normal(0.5, effects, (agents, 1))
-    usual = level[:, 0] + rng.normal(0, noise / np.sqrt(past), agents)  # the mean of so many scores
     change: NDArray[np.float64] = rng.normal(0, drift, agents) if drift else np.zeros(agents)
     change[:canary] += worth
     change[0] += inside
     change[-1] += outside
-    hours = rng.normal(0, 0.1, windows)  # good and bad hours for everybody
-    scores = level + change[:, None] + hours + rng.normal(0, noise, (agents, windows))
-    return CanaryEvidence(scores - usual[:, None], np.arange(agents) < canary)
+    hours = rng.normal(0, 0.1, past + windows)  # good and bad hours for everybody
+    scores = level + hours + rng.normal(0, noise, (agents, past + windows))
+    scores[:, past:] += change[:, None]
+    if bounded:
+        scores = scores.clip(0, 1)
+    usual = scores[:, :past].mean(axis=1, keepdims=True)
+    return CanaryEvidence(scores[:, past:] - usual, np.arange(agents) < canary)
 
 
 def settled(evidence: CanaryEvidence) -> tuple[CanaryRuling, int]:

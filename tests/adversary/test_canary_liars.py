@@ -176,8 +176,9 @@ def test_one_liar_in_the_canary_decides_nothing_by_itself() -> None:
 
     Before, it always had its way.
     """
-    assert shares(300, 3, worth=-0.05, inside=0.5)[FINISH] <= 0.05
-    assert shares(300, 4, inside=-0.5)[ROLL_BACK] <= 0.05
+    by_chance = 0.025  # what 300 trials may add to 5 %; of 1,000 it is under 5 % (benchmarks/canary.py)
+    assert shares(300, 3, worth=-0.05, inside=0.5)[FINISH] <= 0.05 + by_chance
+    assert shares(300, 4, inside=-0.5)[ROLL_BACK] <= 0.05 + by_chance
 
 
 # Second thoughts

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from data_bridge.models import Action, AgentTrajectory, MarketOutcomes, PredictionOutcome, StockOutcome
@@ -68,6 +69,8 @@ _RESOLVED_YES = ("YES", "TRUE")
 _RESOLVED_NO = ("NO", "FALSE")
 _MAX_NUMBER = 1e15  # an agent's number beyond this is as meaningless as NaN
 _MAX_LEVERAGE = 1_000.0
+_BETWEEN_WORDS = re.compile(r"[^A-Z]+")
+_MAX_NAME = 200  # characters: no action or market has a longer name, and none is remembered whole
 _MAX_DIGITS = 40  # characters of a number that is written as text
 
 
@@ -106,6 +109,13 @@ class Stake:
         """Return of the stake over the window, as a fraction; a bet wins or loses at even odds."""
         return self.direction * self.move
 
+    @property
+    def result(self) -> str:
+        """What came of it, in words."""
+        if self.is_bet:
+            return f"resolved {'YES' if self.move > 0 else 'NO'}: {'right' if self.gain > 0 else 'wrong'}"
+        return f"price {self.move:+.2%} over the window, so the stake came to {self.gain:+.2%} by its end"
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -115,8 +125,13 @@ class Reading:
     market: str | None = None
     """The market of a stake or of what was closed, where it is one of the window's."""
     stake: Stake | None = None
-    result: str | None = None
-    """What came of it by the game's prices, in words; None if there is nothing to say."""
+    unknown: str | None = None
+    """Why nothing is known of what came of it."""
+
+    @property
+    def result(self) -> str | None:
+        """What came of it by the game's prices, in words; None if there is nothing to say."""
+        return self.unknown if self.stake is None else self.stake.result
 
 
 def read_action(action: Action, outcomes: MarketOutcomes) -> Reading:
@@ -125,18 +140,18 @@ def read_action(action: Action, outcomes: MarketOutcomes) -> Reading:
         return Reading(Deed.FAILED)
     if action.kind in NOT_TRADES:
         return Reading(Deed.NO_TRADE)
-    words, side = _words(action.kind), _words(_text(action.parameters, _SIDE) or "")
+    words, side = _words(action.kind[:_MAX_NAME]), _words((_text(action.parameters, _SIDE) or "")[:_MAX_NAME])
     market = _market(action.parameters, outcomes)
     name = None if market is None else market.ticker if isinstance(market, StockOutcome) else market.market_id
     if (words | side) & _CLOSING:
         return Reading(Deed.CLOSE, name)
     direction = _direction(side) or _direction(words)  # a parameter says it more exactly than the action's name
     if not words & _TRADING:
-        return Reading(Deed.UNKNOWN, result="not known: the game has no such action")
+        return Reading(Deed.UNKNOWN, unknown="not known: the game has no such action")
     if direction is None:
-        return Reading(Deed.UNCLEAR, name, result="not known: for or against which market is not said")
+        return Reading(Deed.UNCLEAR, name, unknown="not known: for or against which market is not said")
     if market is None or name is None:
-        return Reading(Deed.UNCLEAR, result="not known: the game has no outcome of this market")
+        return Reading(Deed.UNCLEAR, unknown="not known: the game has no outcome of this market")
     share = _share(action.parameters)
     if isinstance(market, PredictionOutcome):
         return _bet(market, direction, share)
@@ -230,19 +245,16 @@ def _in_stock(stock: StockOutcome, direction: int, share: float | None) -> Readi
     elif stock.change_percent is not None:
         move = stock.change_percent / 100
     if move is None:
-        return Reading(Deed.UNCLEAR, stock.ticker, result="not known: no price at the end of the window")
-    stake = Stake(stock.ticker, False, direction, share, move)
-    told = f"price {move:+.2%} over the window, so the stake came to {stake.gain:+.2%} by its end"
-    return Reading(Deed.STAKE, stock.ticker, stake, told)
+        return Reading(Deed.UNCLEAR, stock.ticker, unknown="not known: no price at the end of the window")
+    return Reading(Deed.STAKE, stock.ticker, Stake(stock.ticker, False, direction, share, move))
 
 
 def _bet(market: PredictionOutcome, direction: int, share: float | None) -> Reading:
     resolved = (market.outcome or "").strip().upper()
     if resolved not in (*_RESOLVED_YES, *_RESOLVED_NO):
-        return Reading(Deed.UNCLEAR, market.market_id, result="not known: the market is not resolved")
+        return Reading(Deed.UNCLEAR, market.market_id, unknown="not known: the market is not resolved")
     stake = Stake(market.market_id, True, direction, share, 1.0 if resolved in _RESOLVED_YES else -1.0)
-    told = f"resolved {resolved}: {'right' if stake.gain > 0 else 'wrong'}"
-    return Reading(Deed.STAKE, market.market_id, stake, told)
+    return Reading(Deed.STAKE, market.market_id, stake)
 
 
 def _market(parameters: Mapping[str, Any], outcomes: MarketOutcomes) -> StockOutcome | PredictionOutcome | None:
@@ -251,9 +263,9 @@ def _market(parameters: Mapping[str, Any], outcomes: MarketOutcomes) -> StockOut
         name = _text(parameters, names)
         if name is None:
             continue
-        ticker = name.strip().lstrip("$").upper()
+        ticker = _ticker(name[:_MAX_NAME])
         for stock in outcomes.stocks:
-            if stock.ticker.lstrip("$").upper() == ticker:
+            if _ticker(stock.ticker) == ticker:
                 return stock
         for market in outcomes.predictions:
             if market.market_id == name:
@@ -261,11 +273,17 @@ def _market(parameters: Mapping[str, Any], outcomes: MarketOutcomes) -> StockOut
     return None
 
 
-def _words(name: str) -> set[str]:
-    return set(re.split(r"[^A-Z]+", name[:200].upper()))
+@lru_cache(maxsize=4096)
+def _words(name: str) -> frozenset[str]:
+    return frozenset(_BETWEEN_WORDS.split(name.upper()))
 
 
-def _direction(words: set[str]) -> int | None:
+@lru_cache(maxsize=4096)
+def _ticker(name: str) -> str:
+    return name.strip().lstrip("$").upper()
+
+
+def _direction(words: frozenset[str]) -> int | None:
     """Buying ``NO`` is a stake against the market."""
     if words & _AGAINST:
         return -1
@@ -278,13 +296,19 @@ def _share(parameters: Mapping[str, Any]) -> float | None:
 
 
 def _text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    return next((values[name] for name in names if isinstance(values.get(name), str) and values[name].strip()), None)
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, str) and value.strip():
+            return value
+    return None
 
 
 def _number(values: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     """The size of the first of these that is a number; texts such as ``"20%"`` are read too."""
     for name in names:
         value = values.get(name)
+        if value is None:
+            continue
         if isinstance(value, str):
             try:
                 value = float(value.strip().rstrip("%")) if len(value) <= _MAX_DIGITS else None

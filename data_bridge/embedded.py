@@ -59,11 +59,7 @@ _CLEAN_ENVIRONMENT = {
 
 
 class EmbeddedServer:
-    """One process's use of the server under ``folder``; as a context manager, from start to stop.
-
-    >>> with EmbeddedServer(Path(".hindsight/postgres")) as server:
-    ...     asyncpg.connect(server.url())
-    """
+    """One process's use of the server under ``folder``; as a context manager, from start to stop."""
 
     def __init__(self, folder: Path, *, options: Mapping[str, str] | None = None) -> None:
         """``options`` are server settings; they apply only if this process starts the server."""

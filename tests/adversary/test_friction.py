@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from data_bridge.database import Database
 from tests.builders import NOW, WINDOW, insert_window
 from tests.builders_judge import make_group
 from trainer import progress
@@ -98,11 +99,8 @@ def test_durations_may_be_in_seconds(text: str, seconds: float, written: str) ->
 
 
 async def test_traces_go_to_standard_output_and_come_from_standard_input(
-    database_url: str, database: object, tmp_path: Path, make_database: object
+    database_url: str, database: Database, tmp_path: Path
 ) -> None:
-    from data_bridge.database import Database
-
-    assert isinstance(database, Database)
     await insert_window(database.pool, WINDOW, agents=2)
     flags = ("--until", NOW.isoformat(), "--json")
     out = call("traces.py", "export", "-", *flags, cwd=tmp_path, DATABASE_URL=database_url)

@@ -27,6 +27,14 @@ class Hours(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OneHour:
+    """A window whose rows were not read yet: most are of one hour."""
+
+    window_id: str
+    hours: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class HoldOut:
     """The windows that are not trained now, and why."""
 

@@ -124,7 +124,8 @@ def _guards(evidence: Evidence, limits: GateSettings) -> tuple[_Guard, ...]:
 def evidence_of(evaluation: Evaluation, earlier: Sequence[Evaluation] = (), without: Collection[str] = ()) -> Evidence:
     """The evidence on the candidate: this evaluation's, and what ``earlier`` ones of the same two releases measured.
 
-    The windows ``without`` served another ruling and do not count. A window counts as it was measured first, so that measuring it again with other samples can change nothing.
+    The windows ``without`` served another ruling and do not count. A window counts as it was measured first, so that
+    measuring it again with other samples can change nothing.
     """
     candidate, comparison = evaluation.of(Role.CANDIDATE), evaluation.against(Role.INCUMBENT)
     if candidate is None or comparison is None:

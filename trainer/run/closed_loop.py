@@ -18,6 +18,7 @@ from data_bridge.errors import Interrupted, NotEnoughData
 from data_bridge.quality import Rules
 from data_bridge.window_ids import GRACE, end_of, last_closed_windows, start_of, window_of, windows_from
 from trainer.config.derived import window_rules
+from trainer.judge.open import measured_by
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
 from trainer.plan.plan import look_ahead, survey_log
@@ -178,7 +179,8 @@ def _portions(window_ids: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
 async def _train(run: TrainingRun, day: Day) -> None:
     session, settings = run.session, run.session.settings
     rules = day.rules(window_rules(settings.windows))
-    log = await survey_log(session.database, rules, settings.judge.purposes, model=settings.model.model)
+    judged = (settings.judge.purposes, measured_by(settings.judge))
+    log = await survey_log(session.database, rules, *judged, model=settings.model.model)
     outlook = await look_ahead(
         log.surveyed,
         log.reader,

@@ -9,11 +9,13 @@ from typing import TypeVar
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.game_writes import check_writable
+from data_bridge.quality import Reason
 from data_bridge.reader import WindowReader
 from trainer.config.commands import TrainSettings
 from trainer.config.derived import window_rules
 from trainer.config.training import CpuTrainee
 from trainer.judge.cost import CostEstimate, estimate
+from trainer.judge.open import measured_by
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import way_back
 from trainer.ledger.model_lock import hold
@@ -108,6 +110,12 @@ def _say_plan(view: View, plan: LogPlan) -> None:
         + (f"; an earlier run left out {before}." if before else ".")
     )
     view.say(f"Judge: {plan.cost}.")
+    unmeasured = outlook.excluded.get(Reason.NO_PNL, 0)
+    if unmeasured:
+        view.say(
+            f"warning: the offline judge cannot measure {counted(unmeasured, 'trajectory')} (no_pnl), as the log does "
+            "not say what was earned; an LLM can judge them: set JUDGE_MODEL."
+        )
 
 
 T = TypeVar("T")
@@ -129,7 +137,12 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
     """Survey and plan. NotEnoughData if a new run would have too little; a resumed run only finishes its plan."""
     rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
     log = await survey_log(
-        database, rules, settings.judge.purposes, model=settings.model.model, has_ledger=ledger is not None
+        database,
+        rules,
+        settings.judge.purposes,
+        measured_by(settings.judge),
+        model=settings.model.model,
+        has_ledger=ledger is not None,
     )
     unfinished = None
     if ledger is not None and settings.run.resume:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -93,27 +93,24 @@ class Survey:
     totals: Totals
 
 
-def only(surveyed: Survey, wanted: Callable[[str], bool]) -> Survey:
-    """The windows whose id is ``wanted``."""
-    windows = tuple(window for window in surveyed.windows if wanted(window.window_id))
-    return Survey(windows, tuple(ref for ref in surveyed.refs if wanted(ref.window_id)), total(windows))
-
-
 async def survey(
     reader: WindowReader,
     rules: Rules,
     purposes: Collection[str] = DECISIONS,
     *,
     is_measured: Measured | None = None,
+    is_wanted: Callable[[str], bool] | None = None,
     on_window: Callable[[int, int], None] | None = None,
 ) -> Survey:
     """Read and check every window of the lookback, eligible or not: every window is reported.
+
+    With ``is_wanted`` only windows with such an id.
 
     ``purposes`` selects the calls that are trained. With ``is_measured``, rows that the judge could not score are left
     out, before they are put into a group. ``on_window`` is called after each window with the number of
     windows done and the total.
     """
-    found = await reader.discover(everything=True)
+    found = [ref for ref in await reader.discover(everything=True) if is_wanted is None or is_wanted(ref.window_id)]
     summaries: list[WindowSummary] = []
     async with aclosing(reader.stream(found)) as windows:
         async for window in windows:
@@ -151,7 +148,7 @@ def summarise(checked: CheckedWindow, purposes: Collection[str] = DECISIONS) -> 
     )
 
 
-def total(windows: Sequence[WindowSummary]) -> Totals:
+def total(windows: list[WindowSummary]) -> Totals:
     reasons: Counter[Reason] = Counter()
     examples: dict[Reason, Exclusion] = {}
     for window in windows:

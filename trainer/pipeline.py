@@ -393,6 +393,6 @@ async def consider(
             )
         except IncumbentChanged:
             changed = "the incumbent changed during the evaluation; evaluate again"
-            decision = GateDecision(Ruling.UNDECIDED, (changed,))
+            decision = replace(decision, ruling=Ruling.UNDECIDED, reasons=(changed,), expected_gain=None)
             await keep_ruling(database.pool, evaluation, decision)
     return Considered(evaluation, decision, promotion)

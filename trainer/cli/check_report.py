@@ -66,13 +66,13 @@ class CheckReport:
 
 
 def make_report(
-    surveyed: Survey, settings: CheckSettings, database: str, *, seed: int, ruled: Collection[str] = ()
+    surveyed: Survey, settings: CheckSettings, database: str, *, seed: int, consulted: Collection[str] = ()
 ) -> CheckReport:
     """Group and thin the windows as the trainer would; report what remains, what it costs and what is missing.
 
-    ``ruled`` are the windows that a ruling of the gate has used, so that they need not be kept for one.
+    ``consulted`` are the windows that an evaluation has used, so that they need not be kept for one.
     """
-    held_out = hold_out([window for window in surveyed.windows if window.usable], ruled, settings.windows)
+    held_out = hold_out([window for window in surveyed.windows if window.usable], consulted, settings.windows)
     plan = make_plan(surveyed.windows, settings.groups, seed, held_out)
     windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)

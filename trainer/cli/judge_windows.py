@@ -98,14 +98,14 @@ async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
 
 async def _refs(settings: JudgeWindowsSettings, reader: WindowReader, database: Database) -> list[WindowRef]:
     """The windows for training, or with --held-out those that are kept for the next ruling."""
-    from trainer.ledger.evaluations import windows_ruled_on
+    from trainer.ledger.evaluations import first_consulted
     from trainer.plan.hold_out import OneHour, hold_out
 
     if settings.judging.window is not None:
         return []
     refs = await reader.discover()
     hours = [OneHour(ref.window_id) for ref in refs]
-    kept = set(hold_out(hours, await windows_ruled_on(database), settings.windows).evaluation)
+    kept = set(hold_out(hours, await first_consulted(database.pool), settings.windows).evaluation)
     refs = [ref for ref in refs if (ref.window_id in kept) == settings.judging.held_out]
     if not refs:
         raise NotEnoughData(

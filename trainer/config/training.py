@@ -246,6 +246,9 @@ class RunSettings(Section):
     max_undecided: int = setting(
         3, "Undecided checkpoints in a row after which training starts from what the agents use; 0: never.", ge=0
     )
+    hold: bool = setting(
+        False, "While the gate is undecided about the newest checkpoint, train nothing: evaluate it on new windows."
+    )
     keep_checkpoints: int = setting(
         20, "Number of newest checkpoints to keep on this disk, besides any that agents ever used; 0: keep all.", ge=0
     )

@@ -26,7 +26,7 @@ from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summ
 from trainer.evaluate.simulated_replay import NewsScript, load_replay
 from trainer.evidence import Evaluation, Role
 from trainer.inference.divergence import MeasureKL, SampledReplies
-from trainer.ledger.evaluations import last_trained, save, windows_ruled_on
+from trainer.ledger.evaluations import first_consulted, last_trained, save
 from trainer.types import ChatModel, Judge, Release
 
 logger = logging.getLogger(__name__)
@@ -88,21 +88,21 @@ async def evaluation_windows(
 ) -> list[CheckedWindow]:
     """The newest usable windows that came after everything either release was trained on, oldest first.
 
-    An embargo lies between, since an hour's outcome shows in the next. Windows that served the ruling on another
-    release are used only if there are no others; the gate does not count them again.
+    An embargo lies between, since an hour's outcome shows in the next. Windows that were consulted before are used
+    only if there are no others; the gate does not count them again.
     """
     rules = window_rules(windows)
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
     models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
     trained = await last_trained(database, models)
-    used = await windows_ruled_on(database, candidate.model, but=candidate)
+    consulted = await first_consulted(database.pool, candidate.model)
     later = [
         ref
         for ref in reversed(await reader.discover())
         if trained is None or start_of(ref.window_id) >= trained + windows.embargo
     ]
-    waiting = [ref for ref in later if ref.window_id not in used] or later
+    waiting = [ref for ref in later if ref.window_id not in consulted] or later
     found: list[CheckedWindow] = []
     while waiting and len(found) < windows.eval_windows:
         missing = windows.eval_windows - len(found)

@@ -1,8 +1,4 @@
-"""Evaluations in the ledger: what each consulted, the one ruling on it, and what the gate's looks have spent.
-
-A window counts as it was measured first, and each look at a candidate is counted: evaluating again, with another seed
-or other flags, finds no new window and so changes no ruling.
-"""
+"""Evaluations in the ledger: what each consulted, the ruling on it, what the gate's looks have spent, and the way back."""
 
 from __future__ import annotations
 
@@ -40,6 +36,10 @@ async def save(database: Database, evaluation: Evaluation) -> None:
         )
 
 
+_MAX_HOURS = 24 * 7
+"""No window is longer."""
+
+
 @asynccontextmanager
 async def one_ruling_at_a_time(database: Database, model: str) -> AsyncIterator[Any]:
     """One transaction for a model's ruling, so that two hosts cannot spend the same part of the budget."""
@@ -49,41 +49,28 @@ async def one_ruling_at_a_time(database: Database, model: str) -> AsyncIterator[
 
 
 @dataclass(frozen=True, slots=True)
-class Ruled:
-    """An evaluation that the gate has ruled on."""
+class Consulted:
+    """A stored evaluation, and the gate's ruling on it if there was one."""
 
     evaluation: Evaluation
-    decision: GateDecision
-    ruled_at: datetime
+    decision: GateDecision | None
+    ruled_at: datetime | None
 
 
-async def rulings_on(source: Any, evaluation: Evaluation) -> list[Ruled]:
-    """Earlier rulings on the same candidate against the same incumbent by the same judge, oldest first."""
-    candidate = evaluation.candidate
+async def evaluations_of(source: Any, model: str, candidate: Release) -> list[Consulted]:
+    """Every evaluation of a release, ruled on or not, against whatever and by whichever judge; the oldest first."""
     rows = await source.fetch(
         "SELECT report::text AS report, ruling, reasons, look, harm_chance, expected_gain, ruled_at"
         " FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2 AND prompt_version = $3"
-        " AND lessons_policy = $4 AND ruling IS NOT NULL AND evaluation_id <> $5 ORDER BY ruled_at",
-        *(evaluation.model, candidate.step, candidate.prompt_version, candidate.lessons_policy),
-        evaluation.evaluation_id,
+        " AND lessons_policy = $4 ORDER BY created_at, evaluation_id",
+        *(model, candidate.step, candidate.prompt_version, candidate.lessons_policy),
     )
-    found = [Ruled(from_json(row["report"]), _decision_of(row), row["ruled_at"]) for row in rows]
-    return [
-        ruled
-        for ruled in found
-        if ruled.evaluation.compared_with == evaluation.compared_with and ruled.evaluation.judge == evaluation.judge
-    ]
+    return [Consulted(from_json(row["report"]), _decision_of(row), row["ruled_at"]) for row in rows]
 
 
-async def ruling_of(database: Database, evaluation: Evaluation) -> list[Ruled]:
-    """The ruling on this very evaluation, if there is one."""
-    row = await database.pool.fetchrow(
-        "SELECT * FROM hindsight.evaluations WHERE evaluation_id = $1 AND ruling IS NOT NULL", evaluation.evaluation_id
-    )
-    return [] if row is None else [Ruled(evaluation, _decision_of(row), row["ruled_at"])]
-
-
-def _decision_of(row: Any) -> GateDecision:
+def _decision_of(row: Any) -> GateDecision | None:
+    if row["ruling"] is None:
+        return None
     look = None if row["look"] is None else Look(row["look"], row["harm_chance"] or 0.0)
     return GateDecision(Ruling(row["ruling"]), tuple(row["reasons"]), row["expected_gain"], look)
 
@@ -123,33 +110,36 @@ async def latest_evaluation(
 
 
 async def last_trained(database: Database, models: Collection[str]) -> datetime | None:
-    """The end of the newest window in a batch of any of ``models``; None if none was trained."""
-    row = await database.pool.fetchrow(
-        "SELECT t.window_id, (SELECT max(hours) FROM hindsight.windows w WHERE w.window_id = t.window_id) AS hours"
-        " FROM hindsight.batch_trajectories t WHERE t.model = ANY($1) AND NOT t.released"
-        " ORDER BY t.window_id DESC LIMIT 1",
-        list(models),
-    )
-    return None if row is None else end_of(row["window_id"], row["hours"] or 1)
-
-
-async def windows_ruled_on(database: Database, model: str | None = None, *, but: Release | None = None) -> set[str]:
-    """The windows that a ruling has used, of ``model`` or of all; without those of rulings on the release ``but``."""
+    """The end of the latest window in a batch of any of ``models``; None if none was trained."""
     rows = await database.pool.fetch(
-        "SELECT DISTINCT c.window_id FROM hindsight.consultations c JOIN hindsight.evaluations e USING (evaluation_id)"
-        " WHERE e.ruling IS NOT NULL AND ($1::text IS NULL OR e.model = $1) AND ($2::int IS NULL"
-        " OR (e.candidate_step, e.prompt_version, e.lessons_policy) IS DISTINCT FROM ($2, $3, $4))",
-        *(model, None if but is None else but.step),
-        *((None, None) if but is None else (but.prompt_version, but.lessons_policy)),
+        "SELECT t.window_id, max(w.hours) AS hours FROM (SELECT DISTINCT window_id FROM hindsight.batch_trajectories"
+        "   WHERE model = ANY($1) AND NOT released ORDER BY window_id DESC LIMIT $2) t"
+        " LEFT JOIN hindsight.windows w USING (window_id) GROUP BY t.window_id",
+        *(list(models), _MAX_HOURS),
     )
-    return {row["window_id"] for row in rows}
+    return max((end_of(row["window_id"], row["hours"] or 1) for row in rows), default=None)
+
+
+async def first_consulted(source: Any, model: str | None = None) -> dict[str, str]:
+    """The windows that evaluations of ``model`` (or of any) consulted, each with the evaluation that did so first."""
+    rows = await source.fetch(
+        "SELECT DISTINCT ON (window_id) window_id, evaluation_id FROM hindsight.consultations"
+        " WHERE $1::text IS NULL OR model = $1 ORDER BY window_id, consulted_at, evaluation_id",
+        model,
+    )
+    return {row["window_id"]: row["evaluation_id"] for row in rows}
 
 
 async def unreached_among(database: Database, model: str, window_ids: Collection[str]) -> set[str]:
-    """Which of these windows no run of ``model`` has reached."""
+    """Which of these consulted windows no run of ``model`` has reached since, or said why it could not train them."""
     rows = await database.pool.fetch(
-        "SELECT DISTINCT w.window_id FROM hindsight.windows w JOIN hindsight.runs r USING (run_id)"
-        " WHERE r.model = $1 AND w.window_id = ANY($2) AND w.state <> $3",
+        "SELECT w.window_id FROM hindsight.windows w JOIN hindsight.runs r USING (run_id)"
+        " WHERE r.model = $1 AND w.window_id = ANY($2) AND w.state <> $3"
+        " UNION SELECT x.window_id FROM hindsight.exclusions x JOIN hindsight.runs r USING (run_id)"
+        " WHERE r.model = $1 AND x.window_id = ANY($2) AND NOT EXISTS (SELECT FROM hindsight.windows w"
+        "   WHERE w.run_id = x.run_id AND w.window_id = x.window_id)"
+        " AND r.started_at > (SELECT min(consulted_at) FROM hindsight.consultations c"
+        "   WHERE c.model = $1 AND c.window_id = x.window_id)",
         *(model, list(window_ids), WindowState.PLANNED.value),
     )
     return set(window_ids) - {row["window_id"] for row in rows}
@@ -164,6 +154,17 @@ async def leaked_windows(database: Database) -> set[str]:
         " WHERE e.ruling IS NOT NULL"
     )
     return {row["window_id"] for row in rows}
+
+
+async def is_undecided(database: Database, model: str) -> bool:
+    """Whether the last ruling on the newest checkpoint of ``model`` was undecided."""
+    ruling = await database.pool.fetchval(
+        "SELECT ruling FROM hindsight.evaluations WHERE model = $1 AND ruling IS NOT NULL"
+        " AND candidate_step = (SELECT max(step) FROM hindsight.checkpoints WHERE model = $1)"
+        " ORDER BY ruled_at DESC LIMIT 1",
+        model,
+    )
+    return bool(ruling == Ruling.UNDECIDED)
 
 
 @dataclass(frozen=True, slots=True)

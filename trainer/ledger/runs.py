@@ -29,7 +29,7 @@ from trainer.ledger.states import (
     move_windows,
 )
 from trainer.progress import Progress
-from trainer.types import PlannedGroup, PlannedWindow, RunPlan
+from trainer.types import Checkpoint, PlannedGroup, PlannedWindow, RunPlan
 
 
 class PlayedDay(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -170,7 +170,13 @@ class Ledger(BatchLedger):
             " JOIN hindsight.windows USING (run_id, window_id) WHERE run_id = $1",
             run_id,
         )
+        newest = await self._pool.fetchrow(
+            "SELECT model, step, base_model, backend, location FROM hindsight.checkpoints WHERE run_id = $1"
+            " ORDER BY step DESC LIMIT 1",
+            run_id,
+        )
         return Progress(
+            newest=None if newest is None else Checkpoint(**newest),
             windows=finished,
             windows_read=finished,
             groups=len(fates),

@@ -1,8 +1,8 @@
 """Which windows decide about a checkpoint, and which it is trained on: what decides comes after all that is trained.
 
-The newest windows that no ruling has used yet are kept for the next one, and the hours just before them (the embargo)
-are not trained either, since what happened in one hour shows in the next. A window serves one ruling; after that it is
-trained on like any other, whatever its age.
+The newest windows that no evaluation has used yet are kept for the next one, and the hours just before them (the
+embargo) are not trained either, since what happened in one hour shows in the next. A window serves one ruling; after
+that it is trained on like any other, whatever its age.
 """
 
 from __future__ import annotations
@@ -48,10 +48,19 @@ class HoldOut:
 NOTHING_HELD_OUT = HoldOut({})
 
 
-def hold_out(usable: Sequence[Hours], used: Collection[str], settings: HeldOutSettings) -> HoldOut:
-    """What of the ``usable`` windows is kept for the next ruling. ``used`` are those that a ruling used before."""
-    fresh = sorted((window for window in usable if window.window_id not in used), key=lambda window: window.window_id)
-    number = min(_number(len(usable), settings), len(fresh))
+def hold_out(
+    usable: Sequence[Hours], consulted: Collection[str], settings: HeldOutSettings, *, planned: Collection[str] = ()
+) -> HoldOut:
+    """What of the ``usable`` windows is kept for the next ruling: none that was ``consulted`` before.
+
+    ``planned`` are windows that the run is trained on already; what decides about it comes after them.
+    """
+    last = max(planned, default="")
+    fresh = sorted(
+        (window for window in usable if window.window_id not in consulted and window.window_id > last),
+        key=lambda window: window.window_id,
+    )
+    number = min(_number(len(usable) + len(planned), settings), len(fresh))
     if number == 0:
         return NOTHING_HELD_OUT
     kept = fresh[-number:]

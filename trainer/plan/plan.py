@@ -16,11 +16,11 @@ from data_bridge.errors import NotEnoughData
 from data_bridge.models import AgentTrajectory
 from data_bridge.quality import CheckedWindow, Exclusion, Measured, Reason, Rules
 from data_bridge.reader import WindowReader, WindowRef
-from data_bridge.survey import Survey, UsableTrajectory, WindowSummary, only, survey
+from data_bridge.survey import Survey, UsableTrajectory, WindowSummary, survey
 from data_bridge.window_ids import start_of
 from trainer.config.sections import HeldOutSettings, PlanSettings
 from trainer.config.settings import written_duration
-from trainer.ledger.evaluations import unreached_among, windows_ruled_on
+from trainer.ledger.evaluations import first_consulted, unreached_among
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
 from trainer.plan.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
@@ -62,8 +62,8 @@ class SurveyedLog:
 
     reader: WindowReader
     surveyed: Survey
-    ruled: frozenset[str]
-    """Windows that a ruling of the gate has used: they are trained like any other, and never kept for another one."""
+    consulted: frozenset[str]
+    """Windows that an evaluation has used: they are trained like any other, and never kept for another one."""
 
 
 async def survey_log(
@@ -75,16 +75,18 @@ async def survey_log(
     model: str,
     has_ledger: bool = True,
 ) -> SurveyedLog:
-    """The windows of the lookback, and older ones that a ruling released and no run of ``model`` has reached."""
-    ruled = await windows_ruled_on(database, model) if has_ledger else set()
-    released = await unreached_among(database, model, ruled) if ruled else set()
+    """The windows of the lookback, and older ones that were evaluated on and that no run of ``model`` has reached."""
+    consulted = await first_consulted(database.pool, model) if has_ledger else {}
+    released = await unreached_among(database, model, consulted) if consulted else set()
     first = rules.now - rules.lookback
     oldest = min([first, *(start_of(window_id) for window_id in released)])
     reader = WindowReader(database, replace(rules, lookback=rules.now - oldest))
-    surveyed = await survey(reader, reader.rules, purposes, is_measured=is_measured)
-    if oldest < first:
-        surveyed = only(surveyed, lambda window_id: window_id in released or start_of(window_id) >= first)
-    return SurveyedLog(reader, surveyed, frozenset(ruled))
+
+    def is_wanted(window_id: str) -> bool:
+        return window_id in released or start_of(window_id) >= first
+
+    surveyed = await survey(reader, reader.rules, purposes, is_measured=is_measured, is_wanted=is_wanted)
+    return SurveyedLog(reader, surveyed, frozenset(consulted))
 
 
 async def look_ahead(
@@ -99,13 +101,14 @@ async def look_ahead(
     dropout_rate: float | None = None,
     min_windows: int = 0,
     held_out: HeldOutSettings | None = None,
-    ruled: Collection[str] = (),
+    consulted: Collection[str] = (),
 ) -> Outlook:
     """Plan what was ``surveyed``. NotEnoughData if that gives fewer than ``min_windows``.
 
-    With ``held_out``, the newest windows are kept for the next ruling; ``ruled`` are those that a ruling used before.
+    With ``held_out``, the newest windows are kept for the next ruling, but none of those ``consulted`` before.
 
-    With ``run_id``, the plan has the windows that this run has not finished, and those that arrived since.
+    With ``run_id``, the plan has the windows that this run has not finished, and those that arrived since; windows
+    that were consulted meanwhile, perhaps by this very run, wait for the next one.
     ``dropout_rate`` is that of the resumed run; otherwise it follows from the totals. Without a ledger (a database that
     was never migrated) no row counts as trained.
     """
@@ -114,7 +117,8 @@ async def look_ahead(
     if ledger is not None and run_id is not None:
         known = await ledger.known_windows(run_id)
         open_windows = await ledger.open_windows(run_id)
-    fresh = [window for window in surveyed.windows if window.window_id not in known]
+    waits = {*known, *(consulted if run_id is not None else ())}
+    fresh = [window for window in surveyed.windows if window.window_id not in waits]
     trained: dict[str, tuple[str, str]] = {}
     decided: dict[str, Reason] = {}
     lasting: Lasting = {}
@@ -131,7 +135,7 @@ async def look_ahead(
     done_with |= {one.trajectory_id for one in faults}
     remaining = [_remaining(window, done_with) for window in fresh]
     enough = [window for window in remaining if len(window.usable) >= reader.rules.min_agents]
-    kept_back = NOTHING_HELD_OUT if held_out is None else hold_out([*enough, *open_windows], {*ruled, *known}, held_out)
+    kept_back = NOTHING_HELD_OUT if held_out is None else hold_out(enough, consulted, held_out, planned=known)
     plan = make_plan(enough, rate, seed, kept_back)
     plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))

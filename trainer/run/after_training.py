@@ -42,8 +42,11 @@ class AfterTraining:
         return summary
 
 
-async def after_training(session: Session, run: TrainingRun, before: Checkpoint) -> AfterTraining:
-    """Compare the newest checkpoint with the one that the agents use; ``before`` is where this run started."""
+async def after_training(session: Session, run: TrainingRun, before: Checkpoint | None) -> AfterTraining:
+    """Compare the newest checkpoint with the one that the agents use.
+
+    ``before`` is where this run started; None if it is held, to be compared without having been trained further.
+    """
     candidate = run.progress.newest or session.backend.checkpoint(await session.backend.start_step())
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
@@ -53,8 +56,8 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
         session.view.say(f"{candidate.name} is promoted already")
         await sync(session.database, session.settings.common.home, candidate.model)
     # A resumed run may have finished its last step before it was killed, but not its evaluation.
-    elif candidate.step != before.step or (run.is_resumed and candidate.step > 0):
-        session.view.say(f"evaluating {candidate.name} on held-out windows")
+    elif before is None or candidate.step != before.step or (run.is_resumed and candidate.step > 0):
+        session.view.say(f"evaluating {candidate.name} on later windows")
         try:
             considered = await consider(session.database, session.settings, candidate.as_release(), run_id=run.run_id)
             run.folder.write("evaluation.json", msgspec.to_builtins(considered.evaluation))

@@ -67,7 +67,7 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
             run.loop = LoopState(await _first_window(session))
         await session.ledger.note(run.run_id, run.loop)
         await _play_and_train(session, run, run.loop)
-        await _play_for_evaluation(session, run.loop)
+        await play_for_evaluation(session, end_of(run.loop.days[-1].last_window, 1) + session.settings.windows.embargo)
         result = await then(run)
     return run, result
 
@@ -94,11 +94,10 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
         raise silent
 
 
-async def _play_for_evaluation(session: Session, loop: LoopState) -> None:
-    """Play the hours that decide about the result: after everything trained and an embargo."""
-    settings = session.settings
-    start = end_of(loop.days[-1].last_window, 1) + settings.windows.embargo
-    hours = Day(len(loop.days), windows_from(window_of(start), settings.windows.eval_windows))
+async def play_for_evaluation(session: Session, start: datetime | None = None) -> None:
+    """Play the hours that decide about the result: from ``start``, or after all that was played."""
+    first = window_of(start) if start is not None else await _first_window(session)
+    hours = Day(0, windows_from(first, session.settings.windows.eval_windows))
     async with _engine(session) as engine:
         await _play(session, engine, hours, f"evaluation: playing {counted(len(hours.window_ids), 'later window')}")
 

@@ -17,19 +17,21 @@ from trainer.config.training import CpuTrainee
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.judge.open import measured_by
 from trainer.ledger.clock import clock
-from trainer.ledger.evaluations import way_back
+from trainer.ledger.evaluations import is_undecided, way_back
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger, StoredRun
 from trainer.plan.plan import Outlook, look_ahead, survey_log
 from trainer.progress import View, counted
 from trainer.run.after_training import AfterTraining, after_training
-from trainer.run.closed_loop import train_in_closed_loop
+from trainer.run.closed_loop import play_for_evaluation, train_in_closed_loop
 from trainer.run.session import Session, fingerprint
 from trainer.run.shutdown import stop_on_signal, unless_stopped
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.choose import open_backend
 from trainer.train.settle import mend, needs_mending
-from trainer.types import abilities_of
+from trainer.types import NOTHING_PLANNED, abilities_of
+
+T = TypeVar("T")
 
 
 async def train(
@@ -41,8 +43,8 @@ async def train(
     with stop_on_signal(view.say) as stop:
         async with hold(database, settings.model.model) as lock:
             # Too little data is reported before the model is loaded, unless a repair must come first.
-            plan = None
-            if not simulated and not await needs_mending(ledger, settings.model.model):
+            plan, is_held = None, settings.run.hold and await is_undecided(database, settings.model.model)
+            if not simulated and not is_held and not await needs_mending(ledger, settings.model.model):
                 plan = await plan_log(settings, database, ledger)
             async with open_backend(
                 trainee_of(settings), settings.backend, settings.promotion, settings.secrets.wandb_api_key
@@ -51,8 +53,10 @@ async def train(
                     view.say(sentence)
                     plan = None  # the repair changed what there is to train
                 session = Session(settings, database, ledger, lock, backend, base_model, view, stop)
-                await _go_back(session)
-                before = backend.checkpoint(await backend.start_step())
+                is_held = is_held and await is_undecided(database, settings.model.model)
+                if not is_held:
+                    await _go_back(session)
+                before = None if is_held else backend.checkpoint(await backend.start_step())
 
                 async def evaluated(run: TrainingRun) -> AfterTraining:
                     return await unless_stopped(
@@ -62,6 +66,8 @@ async def train(
                         "and stored, and the same command evaluates it.",
                     )
 
+                if is_held:
+                    return await _hold(session, evaluated, simulated=simulated)
                 if simulated:
                     return await train_in_closed_loop(session, evaluated)
                 plan = plan or await plan_log(settings, database, ledger)
@@ -81,6 +87,23 @@ async def _go_back(session: Session) -> None:
         return
     await backend.start_from(back.step)
     session.view.say(f"Starting from {backend.checkpoint(back.step).name}, which the agents use: {back.reason}.")
+
+
+async def _hold(
+    session: Session, then: Callable[[TrainingRun], Awaitable[T]], *, simulated: bool
+) -> tuple[TrainingRun, T]:
+    """A run that trains nothing: the evidence on the newest checkpoint grows by the windows that came since."""
+    settings, held = session.settings, session.backend.checkpoint(await session.backend.current_step())
+    session.view.say(f"--hold: the gate is undecided about {held.name}; evaluating it on new windows, training nothing")
+    unfinished = None
+    if settings.run.resume:
+        unfinished = await session.ledger.find_unfinished_run(settings.model.model, fingerprint(settings))
+    async with open_run(session, NOTHING_PLANNED, unfinished.run_id if unfinished is not None else None) as run:
+        run.progress.newest = held
+        if simulated:
+            await play_for_evaluation(session)
+        result = await then(run)
+    return run, result
 
 
 def trainee_of(settings: TrainSettings) -> CpuTrainee:
@@ -116,9 +139,6 @@ def _say_plan(view: View, plan: LogPlan) -> None:
             f"warning: the offline judge cannot measure {counted(unmeasured, 'trajectory')} (no_pnl), as the log does "
             "not say what was earned; an LLM can judge them: set JUDGE_MODEL."
         )
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +178,7 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
         dropout_rate=unfinished.dropout_rate if unfinished else None,
         min_windows=0 if unfinished else settings.windows.min_windows,
         held_out=settings.windows,
-        ruled=log.ruled,
+        consulted=log.consulted,
     )
     cost = estimate(outlook.groups, outlook.judge_tokens, settings.judge)
     whole = estimate(outlook.groups, outlook.judge_tokens + outlook.dropped_tokens, settings.judge)

@@ -297,7 +297,10 @@ async def evaluate(
 ) -> Evaluation:
     """Compare candidate, incumbent, base model and baseline on later windows; the result is stored."""
     now = now or await clock(database, settings.windows.until)
-    windows = await evaluation_windows(database, settings.evaluation, settings.windows, candidate, incumbent, now=now)
+    ruled_on = incumbent == await incumbent_of(database, candidate.model)
+    windows = await evaluation_windows(
+        database, settings.evaluation, settings.windows, candidate, incumbent, is_ruled_on=ruled_on, now=now
+    )
     plan = TrialPlan(
         points_per_window=settings.evaluation.eval_points,
         samples=settings.evaluation.eval_samples,
@@ -308,11 +311,10 @@ async def evaluate(
     )
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
+    asked_for = run_id or f"evaluation of {candidate.name}"
     async with AsyncExitStack() as stack:
         models = await open_models(stack, access, await _asked(database, candidate, incumbent))
-        judge = await stack.enter_async_context(
-            open_judge(examiner, keys, database, run_id or f"evaluation of {candidate.name}")
-        )
+        judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         return await evaluate_release(
             database,
             plan,
@@ -373,8 +375,8 @@ async def consider(
     A canary that is still running is settled first, so that the incumbent is what the agents really keep. If the
     incumbent changes during the evaluation, nothing is decided: the evidence is about a release that is out of use.
     """
-    home, moment = settings.common.home, now or await clock(database, settings.windows.until)
-    await settle_canary(database, home, candidate.model, now=moment)
+    home, now = settings.common.home, now or await clock(database, settings.windows.until)
+    await settle_canary(database, home, candidate.model, now=now)
     incumbent = await incumbent_of(database, candidate.model)
     evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
     decision = await rule_on(database, evaluation, settings.gate)
@@ -392,7 +394,7 @@ async def consider(
                 canary=settings.promotion.canary,
             )
         except IncumbentChanged:
-            changed = "the incumbent changed during the evaluation; evaluate again"
-            decision = replace(decision, ruling=Ruling.UNDECIDED, reasons=(changed,), expected_gain=None)
+            changed = ("the incumbent changed during the evaluation; evaluate again",)
+            decision = replace(decision, ruling=Ruling.UNDECIDED, reasons=changed, expected_gain=None)
             await keep_ruling(database.pool, evaluation, decision)
     return Considered(evaluation, decision, promotion)

@@ -180,8 +180,6 @@ class BackendAbilities:
     """Training uses the model on this machine; otherwise the next batch can be prepared during a step."""
     serves_itself: bool = False
     """Agents reach its checkpoints where they were trained, without a server of ours."""
-    forks: bool = False
-    """Training can go on from an earlier checkpoint than the newest."""
     runs_in_engine: bool = False
     """Our engine runs its checkpoints from files: in this process, and in ``serve.py``, which tells agents apart."""
     is_stand_in: bool = False
@@ -189,7 +187,7 @@ class BackendAbilities:
 
 
 _ABILITIES = {
-    "cpu": BackendAbilities(forks=True, runs_in_engine=True, is_stand_in=True),
+    "cpu": BackendAbilities(runs_in_engine=True, is_stand_in=True),
     "local": BackendAbilities(),
     "serverless": BackendAbilities(trains_here=False, serves_itself=True),
 }
@@ -362,14 +360,6 @@ class TrainingBackend(Protocol):
 
     async def current_step(self) -> int:
         """The newest durable step, as the disk or the server reports it now."""
-        ...
-
-    async def start_step(self) -> int:
-        """The step that the next one starts from: the newest, unless ``start_from`` named another."""
-        ...
-
-    async def start_from(self, step: int) -> None:
-        """Let the next step start from checkpoint ``step`` (0: the base model). Only if the backend forks."""
         ...
 
     def checkpoint(self, step: int) -> Checkpoint: ...

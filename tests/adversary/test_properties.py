@@ -41,7 +41,7 @@ from trainer.types import Group, JudgedGroup
 HONEST = ("ada", "ben", "cem")
 PNL = {"ada": 5.0, "ben": 25.0, "cem": 45.0}
 REWARDS = {"ada": 0.1, "ben": 0.65, "cem": 0.9, "evil": 0.7}
-RULES = Rules(now=end_of(WINDOW, 1) + timedelta(hours=1), held_out_share=0.0)
+RULES = Rules(now=end_of(WINDOW, 1) + timedelta(hours=1))
 RUBRIC = load_rubric("trading")
 MOST = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

@@ -54,7 +54,7 @@ async def content(database: Database) -> dict[str, list[str]]:
 
 async def read(database: Database, windows: Sequence[str] = WINDOWS) -> list[CheckedWindow]:
     now = end_of(windows[-1], 1) + timedelta(hours=1)
-    rules = Rules(now=now, held_out_share=0.0, min_agents=2)
+    rules = Rules(now=now, min_agents=2)
     reader = WindowReader(database, rules)
     return [check(window, rules) async for window in reader.stream(await reader.discover(everything=True))]
 

@@ -13,9 +13,9 @@ from data_bridge.survey import Survey, Totals, WindowSummary, total
 from trainer.config.data_commands import CheckSettings
 from trainer.config.sections import ReadinessSettings
 from trainer.judge.cost import CostEstimate, estimate
-from trainer.plan.hold_out import hold_out
 from trainer.plan.plan import make_plan
 from trainer.progress import counted
+from trainer.statistics.hold_out import hold_out
 from trainer.types import RunPlan
 
 

@@ -99,7 +99,7 @@ async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
 async def _refs(settings: JudgeWindowsSettings, reader: WindowReader, database: Database) -> list[WindowRef]:
     """The windows for training, or with --held-out those that are kept for the next ruling."""
     from trainer.ledger.evaluations import first_consulted
-    from trainer.plan.hold_out import OneHour, hold_out
+    from trainer.statistics.hold_out import OneHour, hold_out
 
     if settings.judging.window is not None:
         return []

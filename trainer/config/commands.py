@@ -23,13 +23,13 @@ from trainer.config.data_commands import (
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
+    EvaluatedWindows,
     EvaluationSecrets,
     GroupSettings,
     JudgedSettings,
     MomentSettings,
     ReadinessSettings,
     WandbSecrets,
-    WindowSettings,
 )
 from trainer.config.settings import Command, Duration, Names, Section, keys_of, setting, variables_of
 from trainer.config.training import (
@@ -89,8 +89,9 @@ class ComparedSettings(Section):
 class EvaluateSettings(DatabaseCommand):
     """evaluate."""
 
+    ignored = ("held_out_share",)
     compared: ComparedSettings
-    windows: WindowSettings
+    windows: EvaluatedWindows
     judge: JudgedSettings
     model: ModelSettings
     chance: ChanceSettings
@@ -223,6 +224,7 @@ class AncestrySettings(Section):
 class LineageSettings(DatabaseCommand):
     """lineage."""
 
+    ignored = ("held_out_share",)
     lineage: AncestrySettings
     model: ModelNameSettings
     secrets: DatabaseSecrets

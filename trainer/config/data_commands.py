@@ -21,6 +21,7 @@ from trainer.config.sections import (
     MomentSettings,
     PlanSettings,
     ReadinessSettings,
+    SplitWindows,
     WindowSettings,
 )
 from trainer.config.settings import Duration, Section, setting
@@ -113,6 +114,7 @@ class ExaminationSecrets(DatabaseSecrets, JudgeSecrets):
 class CertifySettings(DatabaseCommand):
     """certify_judge."""
 
+    ignored = ("held_out_share",)
     examination: ExaminationSettings
     windows: WindowSettings
     groups: GroupingSettings
@@ -155,7 +157,7 @@ class JudgeWindowsSettings(DatabaseCommand):
     """judge_windows."""
 
     judging: JudgingSettings
-    windows: WindowSettings
+    windows: SplitWindows
     groups: GroupingSettings
     judge: JudgedSettings
     secrets: ExaminationSecrets

@@ -19,7 +19,7 @@ from data_bridge.quality import CheckedWindow, check
 from data_bridge.reader import WindowReader
 from data_bridge.window_ids import start_of
 from trainer.config.derived import window_rules
-from trainer.config.sections import WindowSettings
+from trainer.config.sections import EvaluatedWindows, ReadinessSettings
 from trainer.config.training import EvaluationSettings
 from trainer.evaluate.blind_trial import GreedyPolicy, LoggedPolicy, ModelPolicy, compare_policies
 from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summarise
@@ -80,16 +80,18 @@ def _sampled(outcome: TrialResult) -> list[SampledReplies]:
 async def evaluation_windows(
     database: Database,
     settings: EvaluationSettings,
-    windows: WindowSettings,
+    windows: EvaluatedWindows | ReadinessSettings,
     candidate: Release,
     incumbent: Release | None,
     *,
+    is_ruled_on: bool = True,
     now: datetime | None = None,
 ) -> list[CheckedWindow]:
     """The newest usable windows that came after everything either release was trained on, oldest first.
 
     An embargo lies between, since an hour's outcome shows in the next. Windows that were consulted before are used
-    only if there are no others; the gate does not count them again.
+    only if there are no others, as the gate does not count them again; if the gate will not rule (``is_ruled_on``),
+    the other way round.
     """
     rules = window_rules(windows)
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
@@ -102,7 +104,7 @@ async def evaluation_windows(
         for ref in reversed(await reader.discover())
         if trained is None or start_of(ref.window_id) >= trained + windows.embargo
     ]
-    waiting = [ref for ref in later if ref.window_id not in consulted] or later
+    waiting = [ref for ref in later if (ref.window_id not in consulted) == is_ruled_on] or later
     found: list[CheckedWindow] = []
     while waiting and len(found) < windows.eval_windows:
         missing = windows.eval_windows - len(found)

@@ -1,4 +1,4 @@
-"""Evaluations in the ledger: what each consulted, the ruling on it, what the gate's looks have spent, and the way back."""
+"""Evaluations in the ledger: what each consulted, the ruling on it, what the gate's looks spent, and the way back."""
 
 from __future__ import annotations
 

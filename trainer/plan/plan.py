@@ -23,8 +23,8 @@ from trainer.config.settings import written_duration
 from trainer.ledger.evaluations import first_consulted, unreached_among
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
-from trainer.plan.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
 from trainer.progress import counted
+from trainer.statistics.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
 from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 

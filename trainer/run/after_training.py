@@ -14,6 +14,7 @@ from trainer.pipeline import Considered, consider, incumbent_of
 from trainer.promote.retention import remove_old_checkpoints
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
+from trainer.train.backends.forks import start_step_of
 from trainer.types import Checkpoint
 
 
@@ -47,7 +48,7 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint 
 
     ``before`` is where this run started; None if it is held, to be compared without having been trained further.
     """
-    candidate = run.progress.newest or session.backend.checkpoint(await session.backend.start_step())
+    candidate = run.progress.newest or session.backend.checkpoint(await start_step_of(session.backend))
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
     incumbent = await incumbent_of(session.database, candidate.model)

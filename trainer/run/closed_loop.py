@@ -25,6 +25,7 @@ from trainer.plan.plan import look_ahead, survey_log
 from trainer.progress import counted
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
+from trainer.train.backends.forks import start_step_of
 from trainer.types import NOTHING_PLANNED, abilities_of
 from trainer.world.agents import ChatPolicy, Exploration, model_cast
 from trainer.world.market import Market
@@ -145,7 +146,7 @@ async def _play(session: Session, engine: Engine | None, day: Day, heading: str 
     from trainer.inference.chat_models import Access, open_chat_model
 
     settings = session.settings
-    checkpoint = session.backend.checkpoint(await session.backend.start_step())
+    checkpoint = session.backend.checkpoint(await start_step_of(session.backend))
     world = settings.market
     market = Market(world.world_seed, world.luck, world.stage, world.decisions)
     heading = heading or f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')}"

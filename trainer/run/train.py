@@ -28,8 +28,9 @@ from trainer.run.session import Session, fingerprint
 from trainer.run.shutdown import stop_on_signal, unless_stopped
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.choose import open_backend
+from trainer.train.backends.forks import Forks, start_step_of
 from trainer.train.settle import mend, needs_mending
-from trainer.types import NOTHING_PLANNED, abilities_of
+from trainer.types import NOTHING_PLANNED
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ async def train(
                 is_held = is_held and await is_undecided(database, settings.model.model)
                 if not is_held:
                     await _go_back(session)
-                before = None if is_held else backend.checkpoint(await backend.start_step())
+                before = None if is_held else backend.checkpoint(await start_step_of(backend))
 
                 async def evaluated(run: TrainingRun) -> AfterTraining:
                     return await unless_stopped(
@@ -82,7 +83,7 @@ async def _go_back(session: Session) -> None:
     back = await way_back(session.database, model, newest, settings.run.max_undecided)
     if back is None:
         return
-    if not abilities_of(backend.name).forks:
+    if not isinstance(backend, Forks):
         session.view.say(f"warning: {back.reason}; the {backend.name} backend can only continue from it.")
         return
     await backend.start_from(back.step)

@@ -35,6 +35,7 @@ from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
 from trainer.run.session import Session, fingerprint
+from trainer.train.backends.forks import start_step_of
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
 from trainer.train.tracking import Tracker, tracking
@@ -183,7 +184,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     folder = ledger.folder(run_id)
     folder.write("config.json", public)
     progress = await ledger.progress_of(run_id)
-    progress.step = await session.backend.start_step()
+    progress.step = await start_step_of(session.backend)
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
         async with open_judge(settings.judge, settings.secrets, session.database, run_id) as judge:

@@ -85,7 +85,7 @@ class CpuBackend:
         if prepared.trainable_tokens == 0:
             raise BackendError(_why_nothing(prepared))
         await on_submitted(f"cpu:{batch_id}")
-        is_warm_start = await self.start_step() < settings.warm_start
+        is_warm_start = self._depth(await self.start_step(), settings.warm_start) < settings.warm_start
         result = await self._backend.train(
             self._model,
             prepared.groups,
@@ -121,6 +121,16 @@ class CpuBackend:
         """How a checkpoint was trained, as stored with it."""
         known = self._trainee.training.model_dump(mode="json", include=set(CpuTrainingSettings.model_fields))
         return known | {"purposes": list(self._trainee.purposes), "seed": self._trainee.seed}
+
+    def _depth(self, step: int, enough: int) -> int:
+        """How many steps led to ``step``, up to ``enough``; one whose past is deleted has had enough."""
+        depth = 0
+        while step > 0 and depth < enough:
+            if not self._store.is_sound(step):
+                return enough
+            parent = self._store.read(step).parent_step
+            depth, step = depth + 1, step - 1 if parent is None else parent
+        return depth
 
     def _result(self, stored: StoredStep) -> StepResult:
         return StepResult(

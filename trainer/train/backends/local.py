@@ -115,12 +115,6 @@ class LocalBackend:
             await self._opened.backend.close()
         self._opened = None
 
-    async def start_step(self) -> int:
-        return await self.current_step()
-
-    async def start_from(self, step: int) -> None:
-        raise BackendError(f"ART's {self.name} backend continues from its newest step and cannot go back to {step}.")
-
     async def current_step(self) -> int:
         return adapter_files.newest_whole_step(self._checkpoints)
 

@@ -134,12 +134,6 @@ class ServerlessBackend:
             await self._remote.close()
         self._remote = self._model = None
 
-    async def start_step(self) -> int:
-        return await self.current_step()
-
-    async def start_from(self, step: int) -> None:
-        raise BackendError(f"ART's {self.name} backend continues from its newest step and cannot go back to {step}.")
-
     async def current_step(self) -> int:
         return await remote_job.ask(
             self._newest_step, "the newest checkpoint", patience=self._pace.patience, pace=self._pace

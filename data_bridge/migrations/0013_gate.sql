@@ -1,4 +1,4 @@
--- The gate's looks, so that looking often buys nothing, and what each evaluation consulted.
+-- The gate's looks, so that looking often buys nothing, and where training went back.
 ALTER TABLE hindsight.evaluations ADD COLUMN look integer;
 ALTER TABLE hindsight.evaluations ADD COLUMN harm_chance double precision;
 ALTER TABLE hindsight.evaluations ADD COLUMN expected_gain double precision;
@@ -7,19 +7,6 @@ COMMENT ON COLUMN hindsight.evaluations.look IS 'Number of the look at this cand
 COMMENT ON COLUMN hindsight.evaluations.harm_chance IS 'What the look spent of the yearly budget for handing out a worse release.';
 COMMENT ON COLUMN hindsight.evaluations.expected_gain IS 'Of a promotion: the gain, corrected for having been selected.';
 UPDATE hindsight.evaluations SET ruled_at = created_at WHERE ruling IS NOT NULL;
-
-CREATE TABLE hindsight.consultations (
-    evaluation_id text NOT NULL REFERENCES hindsight.evaluations ON DELETE CASCADE,
-    window_id text NOT NULL,
-    model text NOT NULL,
-    consulted_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (evaluation_id, window_id)
-);
-CREATE INDEX consultations_by_window ON hindsight.consultations (model, window_id);
-COMMENT ON TABLE hindsight.consultations IS 'Which windows an evaluation looked at: each serves one ruling, then it may be trained on.';
-INSERT INTO hindsight.consultations (evaluation_id, window_id, model, consulted_at)
-SELECT DISTINCT evaluation_id, seen ->> 'window_id', model, created_at
-FROM hindsight.evaluations, jsonb_array_elements(report -> 'windows') AS seen;
 
 ALTER TABLE hindsight.checkpoints ADD COLUMN parent_step integer;
 COMMENT ON COLUMN hindsight.checkpoints.parent_step IS 'The step it started from (0: the base model); null: the one before it.';

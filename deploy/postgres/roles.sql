@@ -58,4 +58,4 @@ GRANT INSERT, UPDATE ON hindsight.runs, hindsight.windows, hindsight.batches, hi
     hindsight.evaluations, hindsight.promotions, hindsight.periods TO hindsight_trainer;
 GRANT INSERT, UPDATE, DELETE ON hindsight.model_locks, hindsight.exclusions TO hindsight_trainer;
 GRANT INSERT, DELETE ON hindsight.checkpoints TO hindsight_trainer;
-GRANT INSERT ON hindsight.canary_agents, hindsight.consultations TO hindsight_trainer;
+GRANT INSERT ON hindsight.canary_agents TO hindsight_trainer;

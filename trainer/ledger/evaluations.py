@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,12 +27,6 @@ async def save(database: Database, evaluation: Evaluation) -> None:
             *(gain.windows, gain.mean, gain.low, gain.high),
             to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb does not accept NUL, which a model can produce
             *(evaluation.created_at, candidate.prompt_version, candidate.lessons_policy),
-        )
-        await connection.execute(
-            "INSERT INTO hindsight.consultations (evaluation_id, window_id, model, consulted_at)"
-            " SELECT $1, unnest($2::text[]), $3, $4",
-            *(evaluation.evaluation_id, [window.window_id for window in evaluation.windows]),
-            *(evaluation.model, evaluation.created_at),
         )
 
 
@@ -120,38 +114,46 @@ async def last_trained(database: Database, models: Collection[str]) -> datetime 
     return max((end_of(row["window_id"], row["hours"] or 1) for row in rows), default=None)
 
 
-async def first_consulted(source: Any, model: str | None = None) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class FirstUse:
+    """The evaluation that consulted a window first."""
+
+    evaluation_id: str
+    at: datetime
+
+
+async def first_consulted(source: Any, model: str | None = None) -> dict[str, FirstUse]:
     """The windows that evaluations of ``model`` (or of any) consulted, each with the evaluation that did so first."""
     rows = await source.fetch(
-        "SELECT DISTINCT ON (window_id) window_id, evaluation_id FROM hindsight.consultations"
-        " WHERE $1::text IS NULL OR model = $1 ORDER BY window_id, consulted_at, evaluation_id",
+        "SELECT DISTINCT ON (1) seen ->> 'window_id' AS window_id, evaluation_id, created_at"
+        " FROM hindsight.evaluations, jsonb_array_elements(report -> 'windows') AS seen"
+        " WHERE $1::text IS NULL OR model = $1 ORDER BY 1, created_at, evaluation_id",
         model,
     )
-    return {row["window_id"]: row["evaluation_id"] for row in rows}
+    return {row["window_id"]: FirstUse(row["evaluation_id"], row["created_at"]) for row in rows}
 
 
-async def unreached_among(database: Database, model: str, window_ids: Collection[str]) -> set[str]:
-    """Which of these consulted windows no run of ``model`` has reached since, or said why it could not train them."""
+async def unreached_among(database: Database, model: str, consulted: Mapping[str, FirstUse]) -> set[str]:
+    """Which of these windows no run of ``model`` has reached, or said since then why it could not train them."""
     rows = await database.pool.fetch(
         "SELECT w.window_id FROM hindsight.windows w JOIN hindsight.runs r USING (run_id)"
-        " WHERE r.model = $1 AND w.window_id = ANY($2) AND w.state <> $3"
+        " WHERE r.model = $1 AND w.window_id = ANY($2) AND w.state <> $4"
         " UNION SELECT x.window_id FROM hindsight.exclusions x JOIN hindsight.runs r USING (run_id)"
-        " WHERE r.model = $1 AND x.window_id = ANY($2) AND NOT EXISTS (SELECT FROM hindsight.windows w"
-        "   WHERE w.run_id = x.run_id AND w.window_id = x.window_id)"
-        " AND r.started_at > (SELECT min(consulted_at) FROM hindsight.consultations c"
-        "   WHERE c.model = $1 AND c.window_id = x.window_id)",
-        *(model, list(window_ids), WindowState.PLANNED.value),
+        " JOIN unnest($2::text[], $3::timestamptz[]) AS used(window_id, at) USING (window_id)"
+        " WHERE r.model = $1 AND r.started_at > used.at AND NOT EXISTS (SELECT FROM hindsight.windows w"
+        "   WHERE w.run_id = x.run_id AND w.window_id = x.window_id)",
+        *(model, list(consulted), [use.at for use in consulted.values()], WindowState.PLANNED.value),
     )
-    return set(window_ids) - {row["window_id"] for row in rows}
+    return set(consulted) - {row["window_id"] for row in rows}
 
 
 async def leaked_windows(database: Database) -> set[str]:
     """Windows on which a release was ruled although a batch of its own past contains them: must be empty."""
     rows = await database.pool.fetch(
-        "SELECT DISTINCT c.window_id FROM hindsight.consultations c JOIN hindsight.evaluations e USING (evaluation_id)"
-        " JOIN hindsight.batch_trajectories t ON t.window_id = c.window_id AND t.model = e.model AND NOT t.released"
-        " JOIN hindsight.batches b ON b.batch_id = t.batch_id AND b.step <= e.candidate_step"
-        " WHERE e.ruling IS NOT NULL"
+        "SELECT DISTINCT t.window_id FROM hindsight.evaluations e, jsonb_array_elements(e.report -> 'windows') AS seen,"
+        " hindsight.batch_trajectories t JOIN hindsight.batches b USING (batch_id)"
+        " WHERE e.ruling IS NOT NULL AND t.window_id = seen ->> 'window_id' AND t.model = e.model AND NOT t.released"
+        " AND b.step <= e.candidate_step"
     )
     return {row["window_id"] for row in rows}
 

@@ -15,6 +15,7 @@ import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
+from data_bridge.quality import Reason
 from data_bridge.window_ids import normalise
 from trainer.ledger.batches import GroupRecord, decode_groups
 from trainer.ledger.checkpoints import find_checkpoint
@@ -91,6 +92,8 @@ class WindowStory:
     """How a window was used."""
 
     window_id: str
+    held_out: bool
+    """Whether a run kept it for an evaluation."""
     trained: tuple[Descendant, ...]
     excluded: dict[str, int]
     """Trajectories that were not trained, by reason, over all runs."""
@@ -100,7 +103,7 @@ class WindowStory:
 
 _CHECKPOINT = """
 SELECT c.*, c.created_at AS trained_at, b.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
-       coalesce(c.parent_step, (SELECT max(p.step) FROM hindsight.checkpoints p
+       coalesce((to_jsonb(c) ->> 'parent_step')::int, (SELECT max(p.step) FROM hindsight.checkpoints p
                                 WHERE p.model = c.model AND p.step < c.step), 0) AS parent_step
 FROM hindsight.checkpoints c JOIN hindsight.batches b USING (batch_id)
 WHERE c.model = $1 AND c.step = $2
@@ -111,8 +114,9 @@ ORDER BY verdict_key, order_number
 """
 _TRAINED = """
 WITH RECURSIVE parents AS (
-  SELECT model, step, coalesce(parent_step, lag(step) OVER (PARTITION BY model ORDER BY step), 0) AS parent
-  FROM hindsight.checkpoints
+  SELECT model, step, coalesce((to_jsonb(c) ->> 'parent_step')::int,
+                               lag(step) OVER (PARTITION BY model ORDER BY step), 0) AS parent
+  FROM hindsight.checkpoints c
 ), own AS (
   SELECT DISTINCT c.model, c.step AS root, c.step FROM hindsight.batch_trajectories t
   JOIN hindsight.checkpoints c USING (batch_id) WHERE t.window_id = $1 AND NOT t.released
@@ -133,8 +137,8 @@ GROUP BY c.model, c.step ORDER BY c.model, c.step
 """
 _EVALUATED = """
 SELECT e.model || '@step' || e.candidate_step || coalesce(' (ruling: ' || e.ruling || ')', '') AS name
-FROM hindsight.consultations c JOIN hindsight.evaluations e USING (evaluation_id)
-WHERE c.window_id = $1 ORDER BY c.consulted_at, 1
+FROM hindsight.evaluations e
+WHERE report -> 'windows' @> jsonb_build_array(jsonb_build_object('window_id', $1::text)) ORDER BY e.created_at, 1
 """
 
 
@@ -169,6 +173,7 @@ async def walk_forward(database: Database, window_id: str) -> WindowStory:
         raise NotEnoughData(f"No run has seen window {window_id}: `check_windows.py --window {window_id}` shows it.")
     return WindowStory(
         window_id=window_id,
+        held_out=any(row["reason"] == Reason.HELD_OUT for row in excluded),
         trained=tuple(msgspec.convert({**row, "checkpoint": dict(row)}, Descendant) for row in trained),
         excluded={row["reason"]: row["number"] for row in excluded},
         evaluated=tuple(row["name"] for row in evaluated),

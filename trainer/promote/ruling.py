@@ -7,7 +7,7 @@ the same windows and nominating the best.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from data_bridge.database import Database
@@ -15,6 +15,7 @@ from trainer.config.training import GateSettings
 from trainer.evidence import Evaluation, GateDecision, Look, Ruling
 from trainer.ledger.evaluations import (
     Consulted,
+    FirstUse,
     evaluations_of,
     first_consulted,
     keep_ruling,
@@ -72,9 +73,9 @@ def _of_the_same_comparison(history: Sequence[Consulted], evaluation: Evaluation
     ]
 
 
-def _served_elsewhere(first: dict[str, str], same: Sequence[Consulted]) -> set[str]:
+def _served_elsewhere(first: Mapping[str, FirstUse], same: Sequence[Consulted]) -> set[str]:
     own = {one.evaluation.evaluation_id for one in same}
-    return {window_id for window_id, evaluation_id in first.items() if evaluation_id not in own}
+    return {window_id for window_id, use in first.items() if use.evaluation_id not in own}
 
 
 def _standing(last: Consulted) -> GateDecision:

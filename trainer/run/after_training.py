@@ -60,7 +60,9 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint 
     elif before is None or candidate.step != before.step or (run.is_resumed and candidate.step > 0):
         session.view.say(f"evaluating {candidate.name} on later windows")
         try:
-            considered = await consider(session.database, session.settings, candidate.as_release(), run_id=run.run_id)
+            considered = await consider(
+                session.database, session.settings, candidate.as_release(), run_id=run.run_id, now=run.now
+            )
             run.folder.write("evaluation.json", msgspec.to_builtins(considered.evaluation))
             refusal = considered.refusal()
         except NotEnoughData as error:

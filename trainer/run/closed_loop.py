@@ -68,7 +68,8 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
             run.loop = LoopState(await _first_window(session))
         await session.ledger.note(run.run_id, run.loop)
         await _play_and_train(session, run, run.loop)
-        await play_for_evaluation(session, end_of(run.loop.days[-1].last_window, 1) + session.settings.windows.embargo)
+        after = end_of(run.loop.days[-1].last_window, 1) + session.settings.windows.embargo
+        run.now = await play_for_evaluation(session, after)
         result = await then(run)
     return run, result
 
@@ -95,12 +96,13 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
         raise silent
 
 
-async def play_for_evaluation(session: Session, start: datetime | None = None) -> None:
-    """Play the hours that decide about the result: from ``start``, or after all that was played."""
+async def play_for_evaluation(session: Session, start: datetime | None = None) -> datetime:
+    """Play the hours that decide about the result: from ``start``, or after all that was played. When they are over."""
     first = window_of(start) if start is not None else await _first_window(session)
     hours = Day(0, windows_from(first, session.settings.windows.eval_windows))
     async with _engine(session) as engine:
         await _play(session, engine, hours, f"evaluation: playing {counted(len(hours.window_ids), 'later window')}")
+    return hours.now
 
 
 async def _unfinished(session: Session) -> StoredRun | None:

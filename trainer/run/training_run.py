@@ -77,6 +77,8 @@ class TrainingRun:
     is_resumed: bool
     loop: LoopState | None = None
     """The days of the closed loop so far."""
+    now: datetime | None = None
+    """The simulated market's time, once the hours that decide have been played."""
     summary: RunSummary = field(default_factory=RunSummary)
 
     @property

@@ -298,14 +298,14 @@ async def test_cache_of_the_converted_model(home: Path, small_disk: Callable[...
 def test_output_of_a_command(stream: str, code: int, database_url: str, tmp_path: Path) -> None:
     """A report that could not be printed is a fault; a log that could not be is none, and Python's 120 is no code."""
     with ALWAYS_FULL.open("wb") as full:
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
         done = subprocess.run(
             [sys.executable, str(ROOT / "scripts" / "promote.py"), "--list", "--json"],
             env={"PATH": os.environ["PATH"], "DATABASE_URL": database_url, "HINDSIGHT_HOME": str(tmp_path)},
+            stdout=full if stream == "stdout" else subprocess.PIPE,
+            stderr=full if stream == "stderr" else subprocess.PIPE,
             text=True,
             timeout=120,
             check=False,
-            **streams,
         )
     assert done.returncode == code
     if code:

@@ -38,7 +38,7 @@ class _Requests:
     """The process's requests to stop: the innermost handler gets each, once."""
 
     def __init__(self) -> None:
-        self.handlers: list[Callable[[], None]] = []
+        self.handlers: list[Callable[[], object]] = []
         self._last = -SAME_REQUEST
         self._before: dict[signal.Signals, Any] = {}
         self._terminals: list[int] = []
@@ -77,7 +77,7 @@ _requests = _Requests()
 
 
 @contextmanager
-def on_request_to_stop(handler: Callable[[], None]) -> Iterator[None]:
+def on_request_to_stop(handler: Callable[[], object]) -> Iterator[None]:
     """Each request calls ``handler`` for the duration of the block, instead of that of an outer block.
 
     The handler runs between any two instructions of the main thread. Outside the main thread nothing is changed.

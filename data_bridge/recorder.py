@@ -30,6 +30,7 @@ import msgspec
 from data_bridge.database import Database, explain, is_transient, open_database
 from data_bridge.errors import DatabaseError, DatabaseFull
 from data_bridge.migrate import owns_game_tables
+from data_bridge.private_files import append_private
 from data_bridge.recording import TrajectoryRecording
 from data_bridge.spool import Spool
 from data_bridge.trajectory_rows import TrajectoryRow, as_columns, insert_trajectories
@@ -265,7 +266,7 @@ class Recorder:
 
     def _keep(self, file_name: str, line: dict[str, Any]) -> None:
         self.rejected += 1
-        with (self._spool.folder / file_name).open("ab") as file:
+        with append_private(self._spool.folder / file_name) as file:
             file.write(msgspec.json.encode(line) + b"\n")
             file.flush()
             os.fsync(file.fileno())

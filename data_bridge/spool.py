@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_bridge.disk import told_if_full
+from data_bridge.private_files import make_private
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         with told_if_full(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
         self.folder = folder
         self._segments: deque[_Segment] = deque()
         self._pending: list[tuple[bytes, asyncio.Future[None]]] = []

@@ -9,11 +9,14 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from data_bridge.disk import RESUME, is_full
-from data_bridge.errors import DiskFull, HindsightError
-from data_bridge.redaction import RedactingFilter, redact
+from data_bridge.errors import ConfigurationError, DiskFull, HindsightError, NotEnoughData
+from data_bridge.private_files import UMASK, close_home, owner_hint
+from data_bridge.redaction import RedactingFilter, traceback_text
+from trainer.cli.output import say
 from trainer.config.sections import DatabaseSecrets, DatabaseSettings
 from trainer.config.settings import Command, CommonSettings
 from trainer.config.sources import load
@@ -41,6 +44,7 @@ def run_command(
     """Parse ``argv`` into ``cls``, await ``work``, and turn its result or error into an exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    before = os.umask(UMASK)
     try:
         from trainer.config.commands import all_keys, all_variables
 
@@ -56,6 +60,7 @@ def run_command(
             )
             debug = settings.common.debug
             _set_up_logging(debug)
+            close_home(settings.common.home)
             code = asyncio.run(_awaited(work(settings)))
             sys.stdout.flush()
             return code
@@ -67,6 +72,8 @@ def run_command(
     except BrokenPipeError:
         # The reader of our output closed the pipe (`| head`): not our error.
         return 0
+    except PermissionError as error:
+        return _fail(_explain(error), ConfigurationError.exit_code, debug)
     except Exception as error:
         if is_full(error):
             place = getattr(error, "filename", None) or "the output"
@@ -74,6 +81,7 @@ def run_command(
             return _fail(error, error.exit_code, debug)
         return _fail(error, 1, debug)
     finally:
+        os.umask(before)
         _drop_what_cannot_be_written()
 
 
@@ -90,13 +98,27 @@ class NamesDatabase(Protocol):
     def secrets(self) -> DatabaseSecrets: ...
 
 
+def has_database(settings: NamesDatabase) -> bool:
+    """Whether the database that the settings name exists, as far as can be said without opening it."""
+    return settings.secrets.database_url is not None or (settings.common.home / "postgres" / "data").exists()
+
+
 def database_of(
-    settings: NamesDatabase, *, migrate: bool = False, read_only: bool = False
+    settings: NamesDatabase, *, migrate: bool = False, read_only: bool = False, existing: bool = False
 ) -> AbstractAsyncContextManager[Database]:
-    """The database that the settings name: DATABASE_URL, or the embedded one."""
+    """The database that the settings name: DATABASE_URL, or the embedded one.
+
+    ``existing`` is for commands that only look: NotEnoughData if there is no embedded one yet, which is not created.
+    """
     from data_bridge.database import open_database
 
     secret = settings.secrets.database_url
+    if existing and not has_database(settings):
+        home = settings.common.home.absolute()
+        raise NotEnoughData(
+            f"There is nothing to read: DATABASE_URL is not set, and {home} has no database yet; set DATABASE_URL or "
+            "HINDSIGHT_HOME, or start with `python scripts/train_mmo.py`."
+        )
     return open_database(
         secret.get_secret_value() if secret is not None else None,
         settings.common.home,
@@ -133,9 +155,18 @@ async def _awaited(work: Awaitable[int]) -> int:
     return task.result()
 
 
-def _say(line: str) -> None:
+def _explain(error: PermissionError) -> ConfigurationError:
+    """A file that we may not use, most often one of a home that root made."""
+    path = Path(error.filename) if isinstance(error.filename, str) else None
+    hint = owner_hint(path if path.exists() else path.parent) if path is not None else ""
+    explained = ConfigurationError(f"{path or 'A file'} cannot be used ({error.strerror}){hint}.")
+    explained.__cause__ = error
+    return explained
+
+
+def _say(*lines: str) -> None:
     with suppress(OSError):  # the exit code has to do if stderr is a closed terminal, or a file on a full disk
-        print(line, file=sys.stderr, flush=True)
+        say(*lines, to=sys.stderr)
 
 
 def _drop_what_cannot_be_written() -> None:
@@ -149,10 +180,8 @@ def _drop_what_cannot_be_written() -> None:
 
 def _fail(error: BaseException, exit_code: int, debug: bool) -> int:
     if debug:
-        import traceback
-
-        _say(redact("".join(traceback.format_exception(error))))
-    sentence = redact(str(error)) or type(error).__name__
+        _say(*traceback_text(error).splitlines())
+    sentence = str(error) or type(error).__name__
     if not isinstance(error, HindsightError):
         sentence = f"internal error ({type(error).__name__}): {sentence}; run again with --debug for the traceback."
     _say(f"error: {sentence}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import run_command
+from trainer.cli.output import say
 from trainer.config.commands import ServeSettings
 from trainer.run.shutdown import on_request_to_stop
 
@@ -89,9 +90,7 @@ async def _serve(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             """Printed only once it is true: from here on requests are answered and signals handled."""
             await super().startup(sockets)
-            print(
-                f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1", flush=True
-            )
+            say(f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1")
 
     server = settings.server
     hosts = (server.host, *server.allowed_hosts)

@@ -90,7 +90,6 @@ def _convert_into(source: Path, target: Path) -> None:
         raise _no_room(target)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        unfinished.chmod(0o755)
         convert(source, unfinished)
         for file in unfinished.iterdir():
             fsync(file)

@@ -100,7 +100,6 @@ class CheckpointStore:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_unfinished()
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.directory))
-            unfinished.chmod(0o755)
             write(unfinished)
             files = {file.name: _sha256(file) for file in sorted(unfinished.iterdir())}
             record = {name: getattr(stored, name) for name in StoredStep.__slots__} | {"files": files}

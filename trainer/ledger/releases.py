@@ -63,6 +63,12 @@ async def running_canary(database: Database, model: str) -> Promotion | None:
     return await in_state(database.pool, model, PromotionState.CANARY)
 
 
+async def running_canaries(database: Database) -> list[Promotion]:
+    """The canaries of all models."""
+    query = "SELECT * FROM hindsight.promotions WHERE state = $1 ORDER BY promotion_id"
+    return [promotion_of(row) for row in await database.pool.fetch(query, PromotionState.CANARY.value)]
+
+
 async def in_state(source: Any, model: str, state: PromotionState) -> Promotion | None:
     """The one promotion in ``state`` (serving or canary). ``source``: a pool, or a connection in a transaction."""
     row = await source.fetchrow(

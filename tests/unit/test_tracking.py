@@ -56,11 +56,11 @@ def test_a_tracker_that_hangs_does_not_hold_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tracking, "_MAX_FINISH_SECONDS", 0.1)
-    tracker = Tracker(lambda: time.sleep(30))
+    tracker = Tracker(lambda: time.sleep(300))
     started = time.monotonic()
     tracker.log(1, {"reward": 1.0})
     tracker.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert "did not finish" in caplog.text
 
 

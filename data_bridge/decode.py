@@ -23,11 +23,13 @@ from data_bridge.quality import Reason
 TRAJECTORY_COLUMNS = """
   "trajectoryId", "agentId", "windowId", "windowHours", "scenarioId",
   "startTime" AT TIME ZONE 'UTC' AS "startTime", "endTime" AT TIME ZONE 'UTC' AS "endTime",
+  "createdAt" AT TIME ZONE 'UTC' AS "createdAt",
   octet_length("stepsJson") AS size,
   CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1
        THEN textsend("stepsJson") END AS steps,
   CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1 THEN "metadataJson" END AS metadata,
-  "finalStatus", "finalBalance", "finalPnL", "isTrainingData", "isEvaluation", "usedInTraining"
+  left("finalStatus", 100) AS "finalStatus", "finalBalance", "finalPnL",
+  "isTrainingData", "isEvaluation", "usedInTraining"
 """
 """With the most bytes of JSON as $1: of a larger row Postgres sends (and even loads) none.
 
@@ -94,6 +96,7 @@ def trajectory_of(row: Row, window_id: str, agent_name: str | None) -> AgentTraj
         window_hours=row["windowHours"],
         start_time=row["startTime"],
         end_time=row["endTime"],
+        created_at=row["createdAt"],
         steps=steps,
         content_hash=xxh3_128_hexdigest(text),
         size_bytes=row["size"],

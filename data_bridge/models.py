@@ -187,6 +187,8 @@ class AgentTrajectory(msgspec.Struct, frozen=True):
     content_hash: str
     """Hash of ``stepsJson`` as stored: the key of the verdict cache and of the lineage."""
     size_bytes: int
+    created_at: datetime | None = None
+    """When the row was written; None for a trajectory that was never a row. The earliest of an agent counts."""
     agent_name: str | None = None
     role: str | None = None
     scenario_id: str | None = None

@@ -118,7 +118,7 @@ async def test_twenty_such_rows_take_little_memory_and_cost_only_themselves(
     rows = [trajectory_row("agent-1", steps_json=ATTACKS[name]) for _ in range(20)]
     await insert_rows(database.pool, "trajectories", rows)
     said, peak = memory_of(READS, database_url, WINDOW)
-    assert said == "3 oversized"
+    assert said == "3 over_share oversized"
     assert peak - before < MOST_MB
 
 

@@ -227,6 +227,55 @@ def error(status: int, message: str, code: str | None = None, headers: dict[str,
     return lambda _: Response(status, body, headers or {})
 
 
+AZURE_FILTER = {
+    "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy. "
+    "Please modify your prompt and retry. To learn more about our content filtering policies please read our "
+    "documentation: https://go.microsoft.com/fwlink/?linkid=2198766",
+    "type": None,
+    "param": "prompt",
+    "code": "content_filter",
+    "status": 400,
+    "innererror": {
+        "code": "ResponsibleAIPolicyViolation",
+        "content_filter_result": {"violence": {"filtered": True, "severity": "medium"}},
+    },
+}
+OPENAI_FILTER = {
+    "message": "Invalid prompt: your prompt was flagged as potentially violating our usage policy. Please try again "
+    "with a different prompt: https://platform.openai.com/docs/guides/reasoning#advice-on-prompting",
+    "type": "invalid_request_error",
+    "param": None,
+    "code": "invalid_prompt",
+}
+OPENROUTER_FILTER = {
+    "code": 403,
+    "message": "Your chosen model requires moderation and your input was flagged",
+    "metadata": {"reasons": ["violence"], "flagged_input": "...", "provider_name": "OpenAI", "model_slug": "judge"},
+}
+OPENAI_CONTEXT = {
+    "message": "This model's maximum context length is 8192 tokens. However, your messages resulted in 20000 tokens.",
+    "type": "invalid_request_error",
+    "param": "messages",
+    "code": "context_length_exceeded",
+}
+FILTERS: dict[str, Response] = {
+    "Azure, 400": Response(400, {"error": AZURE_FILTER}),
+    "OpenAI, 400": Response(400, {"error": OPENAI_FILTER}),
+    "OpenRouter, 403": Response(403, {"error": OPENROUTER_FILTER}),
+    "OpenRouter, an error in a 200": Response(200, {"error": OPENROUTER_FILTER}),
+    "Azure, finish_reason": completion(None, finish_reason="content_filter"),
+    "the refusal field": completion(None, refusal="I'm sorry, but I can't assist with that request."),
+    "a refusal in words": completion("I'm sorry, but I can't assist with that request."),
+    "a server's 400 without a code": Response(400, {"error": {"message": "unsupported characters in the input"}}),
+}
+"""Ways in which endpoints refuse a request because of what it says, as their users report them."""
+
+
+def refuses(word: str, response: Response) -> Behaviour:
+    """An honest judge behind a filter: any request with ``word`` in it gets ``response``."""
+    return lambda request: response if word in request.user else honest()(request)
+
+
 def busy(retry_after: float | None = 0.05) -> Behaviour:
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     return error(429, "Rate limit reached", headers=headers)

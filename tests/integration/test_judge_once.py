@@ -137,7 +137,7 @@ async def test_what_was_asked_and_answered_can_be_read_in_the_database(database:
 async def test_a_failed_group_leaves_no_verdict_and_no_claim_and_is_asked_again_in_the_next_run(
     database: Database,
 ) -> None:
-    with JudgeServer(script=[fake.score(7)] * 2) as server:
+    with JudgeServer(script=[fake.score(7)] * 10) as server:
         async with judge_at(server, database, judge_orders=1) as judge:
             result = await judge.judge(make_group())
             assert isinstance(result, JudgeFailure)

@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
+from data_bridge.quality import Measured
 from data_bridge.redaction import redact
 from trainer.config.derived import judge_key
-from trainer.config.sections import JudgeSecrets, JudgeSettings
+from trainer.config.sections import JudgePriceSettings, JudgeSecrets, JudgeSettings
 from trainer.judge.client import Endpoint
 from trainer.judge.cost import price_of, uses_llm
 from trainer.judge.limits import Budget, Limiter, Retry
-from trainer.judge.outcome import IDENTITY, OutcomeJudge
+from trainer.judge.outcome import IDENTITY, OutcomeJudge, assess
 from trainer.judge.prompt import PROMPT_VERSION, load_rubric
 from trainer.judge.ruler import LlmJudge
 from trainer.ledger.verdicts import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
@@ -124,6 +125,13 @@ def identity_of(settings: JudgeSettings) -> JudgeIdentity:
         prompt_version=PROMPT_VERSION,
         is_llm=True,
     )
+
+
+def measured_by(settings: JudgePriceSettings) -> Measured | None:
+    """Which trajectories the judge of ``settings`` can score; None if all, as an LLM reads them."""
+    if uses_llm(settings):
+        return None
+    return lambda trajectory, outcomes: assess(trajectory, outcomes) is not None
 
 
 def describe(identity: JudgeIdentity) -> str:

@@ -21,6 +21,7 @@ from statistics import fmean
 from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes
 from data_bridge.quality import Reason, exclusion_of
 from data_bridge.stakes import Deed, net_stakes, readings_of
+from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import decides, view_of
 from trainer.ledger.verdicts import JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
 from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
@@ -68,6 +69,7 @@ class OutcomeJudge:
     identity: JudgeIdentity = IDENTITY
     usage: JudgeUsage = field(default_factory=JudgeUsage)
 
+    @without_faulty_rows(view_of, lambda group, _: [assess(one, group.outcomes) for one in group.trajectories])
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         assessed = [(member, assess(member, group.outcomes)) for member in group.trajectories]
         known = [(member, assessment) for member, assessment in assessed if assessment is not None]

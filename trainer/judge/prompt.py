@@ -61,6 +61,10 @@ with exactly one entry for each of the {count} trajectories, under its own id.""
 
 _AGAIN = "Your last reply to this task could not be used: {fault}. Reply with the JSON object described above only."
 
+CUT_OFF = "it was cut off at --judge-reply-tokens"
+_ADVICE = {CUT_OFF: "it was cut off; keep every explanation to one short sentence"}
+"""Faults in words for the judge; the others are said to it as they are said to the user."""
+
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -162,7 +166,7 @@ class FittedGroup:
         numbered = _user_message(truth, [str(number) for number in range(len(shown))], shown)
         user = _user_message(truth, [ids[place] for place in order], shown)
         if fault is not None:
-            user += "\n\n" + _AGAIN.format(fault=fault[:_MAX_FAULT])
+            user += "\n\n" + _AGAIN.format(fault=_ADVICE.get(fault, fault)[:_MAX_FAULT])
         digest = hashlib.blake2b(f"{self.system}\x1f{numbered}".encode(), digest_size=16).hexdigest()
         return Prompt(system=self.system, user=user, ids=ids, prompt_hash=digest)
 
@@ -287,7 +291,7 @@ class Score:
 
 def parse(text: str, ids: Sequence[str]) -> list[Score]:
     """One score for each of ``ids``, in their order, whatever order the judge used. BadReply otherwise."""
-    entries = _first_object(text).get("scores")
+    entries = _answer(text, ids).get("scores")
     if not isinstance(entries, list):
         raise BadReply("there is no list named scores")
     found: dict[str, Score] = {}
@@ -319,25 +323,50 @@ def _explanation(text: object) -> str:
     return clean(text)[:_MAX_EXPLANATION] if isinstance(text, str) else ""
 
 
-def _first_object(text: str) -> dict[str, Any]:
-    """The first JSON object in ``text`` with scores; a judge may reason before it, in JSON too."""
+_THOUGHT = "</think>"
+_FENCE = re.compile(r"```\w*\s*\Z")
+
+
+def _answer(text: str, ids: Sequence[str]) -> dict[str, Any]:
+    """The JSON object with scores that is the answer: after the thinking, in a fence if one is, else the first.
+
+    A judge may reason before it, in JSON too, and quote agents, who may write JSON, fences and the end of thinking: but
+    they know none of ``ids``, and what is quoted inside a string of the answer ends no thinking.
+    """
     decoder = json.JSONDecoder(parse_constant=_not_a_number, object_pairs_hook=_without_repeats)
-    start, first = text.find("{"), None
+    found: list[tuple[int, int, dict[str, Any] | BadReply]] = []
+    start = text.find("{")
     while start >= 0:
+        value: dict[str, Any] | BadReply | None = None
         try:
             value, end = decoder.raw_decode(text, start)
-        except BadReply:
-            raise
+        except BadReply as bad:
+            value, end = bad, start + 1
         except (ValueError, RecursionError):  # not JSON, or a number with thousands of digits
             end = start + 1
-        else:
-            if "scores" in value:
-                return dict(value)
-            first = value if first is None else first
+        if value is not None:
+            found.append((start, end, value))
         start = text.find("{", end)
-    if first is None:
-        raise BadReply("there is no complete JSON object in it")
-    return dict(first)
+    thought = text.rfind(_THOUGHT)
+    while thought >= 0 and any(start < thought < end for start, end, _ in found):
+        thought = text.rfind(_THOUGHT, 0, thought)
+    said = [(start, value) for start, _, value in found if start > thought]
+    answers = [(start, value) for start, value in said if isinstance(value, BadReply) or "scores" in value]
+    answers = [(start, value) for start, value in answers if _names_one_of(ids, value)] or answers
+    fenced = [value for start, value in answers if _FENCE.search(text[max(thought + 1, start - 20) : start])]
+    if not said:
+        raise BadReply("there is no complete JSON object in it" if thought < 0 else "no JSON object follows </think>")
+    chosen = fenced[0] if fenced else answers[0][1] if answers else said[0][1]
+    if isinstance(chosen, BadReply):
+        raise chosen
+    return chosen
+
+
+def _names_one_of(ids: Sequence[str], value: dict[str, Any] | BadReply) -> bool:
+    entries = value.get("scores") if isinstance(value, dict) else None
+    if not isinstance(entries, list):
+        return False
+    return any(isinstance(entry, dict) and entry.get("trajectory_id") in ids for entry in entries)
 
 
 def _not_a_number(_: str) -> NoReturn:

@@ -1,9 +1,10 @@
 """Postgres and the producer's formats: the only room with SQL on the game's tables. Imports nothing of ``trainer``.
 
 In: ``database`` opens the team's Postgres by its ``connection_url`` or the ``embedded`` one, ``migrate`` brings it up
-to date, ``reader`` finds windows and fetches their rows within each agent's ``shares``, ``decode`` and ``outcomes``
-turn those into the types of ``models``, and ``quality`` decides which of them can be used and why the others cannot.
-``survey`` does all of this and keeps only numbers; ``art_converter`` turns judged trajectories into what ART trains on.
+to date, ``discovery`` finds windows, ``reader`` fetches their rows within each agent's share, ``decode`` and
+``outcomes`` turn those into the types of ``models``, and ``quality`` decides which of them can be used and why the
+others cannot. ``survey`` does all of this and keeps only numbers; ``art_converter`` turns judged trajectories into what
+ART trains on.
 
 Out: agents log through a ``recorder``, which holds a ``recording`` for each trajectory, keeps its row in a ``spool`` on
 disk and inserts it with ``trajectory_rows``; ``record_openai`` does the logging for a chat client. ``outcomes`` writes

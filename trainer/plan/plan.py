@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
+from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.reader import WindowReader
 from data_bridge.survey import Survey, WindowSummary
 from trainer.config.sections import PlanSettings
 from trainer.ledger.runs import Ledger

@@ -29,6 +29,7 @@ class UsableTrajectory:
     starting_balance: float | None
     judge_tokens: int
     train_tokens: int
+    content_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ def _usable(trajectory: AgentTrajectory, purposes: Collection[str]) -> UsableTra
         trajectory.starting_balance,
         judge_tokens=_tokens(shown),
         train_tokens=trained,
+        content_hash=trajectory.content_hash,
     )
 
 

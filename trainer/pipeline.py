@@ -61,9 +61,7 @@ from trainer.types import (
 
 logger = logging.getLogger(__name__)
 
-_WINDOWS_AHEAD = 4
-_BATCHES_AHEAD = 1
-
+_WINDOWS_AHEAD, _BATCHES_AHEAD = 4, 1
 
 T = TypeVar("T")
 
@@ -166,7 +164,8 @@ class Pipeline:
         async with aclosing(self.reader.stream(refs)) as stream:
             async for window in stream:
                 wanted = planned[window.window_id]
-                grouped = assemble(check(window, rules), wanted)
+                lasting = await self.ledger.lasting(self.trainer.model, [window.window_id])
+                grouped = assemble(check(window, rules), wanted, lasting)
                 await self.ledger.exclude(self.run_id, grouped.excluded)
                 self.ledger.folder(self.run_id).append("windows.jsonl", [_line(wanted, grouped.groups)])
                 self.progress.windows_read += 1

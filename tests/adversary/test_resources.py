@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_bridge.database import Database
-from data_bridge.decode import Undecodable, decode_metadata, decode_steps
+from data_bridge.decode import Undecodable, decode_steps, role_of
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Reason
 from data_bridge.redaction import redact
@@ -105,7 +105,7 @@ def test_brackets_and_commas_in_a_prompt_are_text() -> None:
 
 
 def test_metadata_of_too_many_objects_says_nothing() -> None:
-    assert decode_metadata('{"gameKnowledge": {"a": ' + many("{}", 4_000_000) + "}}") == (None, None)
+    assert role_of('{"role": "whale", "gameKnowledge": {"a": ' + many("{}", 4_000_000) + "}}") is None
 
 
 @pytest.mark.parametrize("name", ["steps", "lists in a result"])

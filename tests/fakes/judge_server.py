@@ -17,7 +17,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,7 @@ Scorer = Callable[[Request], dict[str, float]]
 
 
 def by_profit(request: Request) -> dict[str, float]:
-    """0 where nothing valid was decided; else by the window's profit on the starting balance, whatever the order."""
+    """0 where nothing valid was decided; else by the profit that the results add up to, whatever the order."""
     return {shown.id: score_of(shown.content) for shown in request.shown}
 
 
@@ -83,10 +83,17 @@ def score_of(content: dict[str, Any]) -> float:
     steps = content["steps"]
     if steps and all("failed" in step for step in steps):
         return 0.0
-    profit, balance = content.get("profit_in_this_window"), content.get("starting_balance")
-    if not isinstance(profit, (int, float)) or not balance:
-        return 0.5
-    return round(0.25 + 0.75 / (1 + math.exp(-10 * profit / balance)), 4)
+    share = profit_share(content)
+    return 0.5 if share is None else round(0.25 + 0.75 / (1 + math.exp(-10 * share)), 4)
+
+
+def profit_share(content: Mapping[str, Any]) -> float | None:
+    """The profit on the balance that the result tells; what the agent claims counts for nothing."""
+    result = content.get("result", {})
+    if "profit_percent_of_balance" in result:
+        return float(result["profit_percent_of_balance"]) / 100
+    profit, balance = result.get("profit_in_this_window"), content["claimed"].get("starting_balance")
+    return profit / balance if isinstance(profit, (int, float)) and balance else None
 
 
 def completion(text: str | None, *, finish_reason: str = "stop", refusal: str | None = None, **more: Any) -> Response:

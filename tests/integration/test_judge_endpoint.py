@@ -63,7 +63,7 @@ async def test_a_reply_in_reversed_order_does_not_change_who_gets_which_score() 
 async def test_a_group_is_asked_about_in_different_orders_under_new_ids_every_time() -> None:
     with JudgeServer() as server:
         await judge_once(server, judge_orders=3)
-    profits = [tuple(shown.content["profit_in_this_window"] for shown in request.shown) for request in server.requests]
+    profits = [tuple(fake.profit_share(shown.content) for shown in request.shown) for request in server.requests]
     ids = [shown.id for request in server.requests for shown in request.shown]
     assert len(set(profits)) == 3
     assert len(set(ids)) == 9

@@ -115,7 +115,7 @@ async def test_what_was_asked_and_answered_can_be_read_in_the_database(database:
     assert [row["order_number"] for row in rows] == [0, 1]
     assert {row["verdict_key"] for row in rows} == {result.verdict_key}
     first = rows[0]
-    assert (first["judge"], first["rubric"], first["prompt_version"]) == ("judge", "trading", "1")
+    assert (first["judge"], first["rubric"], first["prompt_version"]) == ("judge", "trading", "2")
     assert first["rubric_version"] == result.identity.rubric_version
     assert len(first["prompt_hash"]) == 32
     assert first["prompt_hash"] != rows[1]["prompt_hash"]

@@ -112,6 +112,7 @@ async def test_a_job_is_sent_exactly_as_art_itself_would_send_it(server: WandbSe
     model = art.TrainableModel(name="hindsight", project="game", base_model="OpenPipe/Qwen3-14B-Instruct")
     await model.register(theirs)
     arguments = {"learning_rate": 1e-5, "ppo": True, "epsilon": 0.2, "scale_rewards": False}
+    arguments["max_negative_advantage_importance_sampling_weight"] = 3.0
     result = await theirs.train(model, prepared_batch().groups, **arguments)
     await theirs.close()
     async with opened(server, learning_rate=1e-5) as ours:

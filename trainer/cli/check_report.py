@@ -131,6 +131,7 @@ _ADVICE = {
     "outcomes_partial": "complete market_outcomes, or allow it with --allow-partial-outcomes.",
     "too_few_agents": "let more agents play in the same window, or lower --min-agents.",
     "too_few_actions": "lower --min-actions if waiting is a decision in this game.",
+    "books_contradict": "their prices or profits cannot be true by market_outcomes; are both in the same unit?",
     "no_llm_calls": "the writer of these rows logs no model calls; nothing can be learned from them.",
     "already_used": "they were already trained on: wait for new windows, or raise --lookback.",
     "window_open": "wait until the window has ended.",

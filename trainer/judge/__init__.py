@@ -5,5 +5,6 @@ reason, never a default score. ``open`` returns the judge that the settings sele
 decides what it is shown of a group, ``prompt`` writes the prompt and parses the reply, ``text`` keeps agents' text from
 acting as structure in it, ``client`` calls the endpoint within ``limits``, and ``offenders`` finds the members that
 make it refuse a group. Every paid verdict is kept in the ledger and never requested twice. ``outcome`` is the offline
-stand-in with the same interface, and ``cost`` has the prices and the estimate.
+stand-in with the same interface, ``sound`` judges a group without the rows that make a judge raise, and ``cost`` has
+the prices and the estimate.
 """

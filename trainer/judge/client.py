@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from data_bridge.errors import ConfigurationError, HindsightError, JudgeError
 from data_bridge.quality import Reason
 from data_bridge.redaction import redact, register_secret
-from trainer.judge.prompt import SCHEMA, Prompt
+from trainer.judge.prompt import CUT_OFF, SCHEMA, Prompt
 from trainer.judge.text import clean, count_tokens
 from trainer.ledger.verdicts import CallResult
 
@@ -313,7 +313,7 @@ def _reply(body: str, prompt: Prompt, latency_ms: float) -> JudgeReply:
     if message.get("refusal") or choice.get("finish_reason") == "content_filter":
         fault = "it was a refusal"
     elif choice.get("finish_reason") == "length":
-        fault = "it was cut off; keep every explanation to one short sentence"
+        fault = CUT_OFF
     used = told or Tokens(count_tokens(prompt.system + prompt.user), count_tokens(text))
     return JudgeReply(text, fault, used.prompt, used.completion, told is None, latency_ms)
 

@@ -137,5 +137,5 @@ def measured_by(settings: JudgePriceSettings) -> Measured | None:
 def describe(identity: JudgeIdentity) -> str:
     """The sentence about the judge in every report."""
     if not identity.is_llm:
-        return "Judged offline by realised profit, risk and valid actions: a stand-in, not an LLM."
+        return "Judged offline by profit at the game's prices, risk and valid actions: a stand-in, not an LLM."
     return f"Judged by {identity.judge} with the rubric {identity.rubric} (version {identity.rubric_version})."

@@ -31,6 +31,7 @@ from trainer.judge.cost import Price
 from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
 from trainer.judge.offenders import AtFault, Members, NoVerdict, Search, Unanswered
 from trainer.judge.prompt import BadReply, FittedGroup, OverContext, Prompt, Rubric, fit, orders, parse
+from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import GroupView, view_of
 from trainer.ledger.verdicts import (
     MAX_REPLIES,
@@ -88,6 +89,7 @@ class LlmJudge:
     """The largest ratio so far of the endpoint's count of prompt tokens to our estimate."""
     _chance: random.Random = field(default_factory=random.Random)
 
+    @without_faulty_rows(view_of)
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         """One verdict per trajectory, or why there is none. Raises only errors that make all judging pointless."""
         bill, rest, left_out = _Bill(), group, list[Exclusion]()

@@ -78,6 +78,8 @@ SCHEMA: dict[str, Any] = {
 """Schema of a reply. The same for every call, since endpoints are slow to compile a new one; ``parse`` checks ids."""
 
 _MAX_EXPLANATION = 2_000
+_MAX_TRIED = 1_000
+"""Places at which an object may begin: each that fails costs time in proportion to the text before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +305,9 @@ def _explanation(text: object) -> str:
 def _first_object(text: str) -> dict[str, Any]:
     """The first JSON object in ``text`` with scores; a judge may reason before it, in JSON too."""
     decoder = json.JSONDecoder(parse_constant=_not_a_number, object_pairs_hook=_without_repeats)
-    start, first = text.find("{"), None
-    while start >= 0:
+    start, first, tried = text.find("{"), None, 0
+    while start >= 0 and tried < _MAX_TRIED:
+        tried += 1
         try:
             value, end = decoder.raw_decode(text, start)
         except BadReply:

@@ -28,7 +28,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_bridge.art_converter import ConversionRules, RewardedTrajectory, _says, convert_group
-from data_bridge.decode import Undecodable, decode_metadata, decode_steps
+from data_bridge.decode import Undecodable, decode_steps, role_of
 from data_bridge.models import AgentTrajectory, Window
 from data_bridge.quality import CheckedWindow, Rules, check
 from data_bridge.redaction import redact
@@ -193,7 +193,7 @@ CASES: dict[str, tuple[Case, int]] = {
     "decode leniently": (decoding(lambda n: json.dumps([{"stepNumber": "x", "llmCalls": [{"a": 1}]}] * n)), 1_000),
     "decode deep JSON": (decoding(lambda n: "[" * n), 500_000),
     "decode deep results": (decoding(lambda n: '[{"action":{"result":' + "[" * n + "]" * n + "}}]"), 200_000),
-    "decode metadata": (text('{"a":', decode_metadata), 500_000),
+    "decode metadata": (text('{"a":', role_of), 500_000),
     "check many rows": (checking, 4_000),
     "view long prompts": (viewing(lambda n: steps_of(4, prompt="x y " * (n // 16))), 200_000),
     "view long prompts of signs": (viewing(lambda n: steps_of(1, prompt="<\u200b" * (n // 2))), 100_000),

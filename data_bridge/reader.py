@@ -6,9 +6,11 @@ within a window from agent to agent until there are enough. That costs one or tw
 many rows there are. Ids in other spellings name the same window. Rows whose id is NULL or names no hour ("strays")
 belong to the hour they started in; they are found through the agents that have such rows, by ("agentId", "startTime").
 
-One batch of windows is decoded while Postgres prepares and sends the next; the size of the last batches in bytes
-decides the size of the next one, so that memory use stays flat. When Postgres goes away, the current batch is retried
-until it is back: every window arrives once. Nothing is written, and only SELECT on the game's tables is needed.
+Rows are measured before their JSON is fetched: an agent has a limited number of rows in a window and a share of its
+bytes, so that a flood costs the agent that writes it. The sizes also decide how many windows make a batch, so that
+memory use stays flat; one batch is decoded while Postgres prepares and sends the next. When Postgres goes away, the
+current batch is retried until it is back: every window arrives once. Nothing is written, and only SELECT on the game's
+tables is needed.
 """
 
 from __future__ import annotations
@@ -26,16 +28,14 @@ import asyncpg
 import msgspec
 
 from data_bridge.database import LOST, Database, Fetch, Reconnecting, fetch_on
-from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of, unreadable
-from data_bridge.models import AgentTrajectory, UnreadableRow, Window
+from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of
+from data_bridge.models import AgentTrajectory, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
-from data_bridge.quality import Reason, Rules
+from data_bridge.quality import Rules, hours_of
+from data_bridge.shares import MAX_LISTED, MAX_ROWS, Shares, measuring, share_out
 from data_bridge.window_ids import is_closed, is_held_out, normalise, spellings_of, start_of, window_of
 
 logger = logging.getLogger(__name__)
-
-_MAX_HOURS = 24 * 7
-"""A row that claims a longer window is wrong; it must not keep its window open forever."""
 
 _MAX_BAD_IDS = 200  # distinct ids that name no hour; any more of them are ignored
 _ELIGIBLE = 'AND "isTrainingData" AND NOT "isEvaluation" AND NOT "usedInTraining"'
@@ -48,10 +48,10 @@ WITH RECURSIVE ids AS (
           WHERE "windowId" > ids."windowId" AND {within} ORDER BY "windowId" LIMIT 1)
   FROM ids WHERE ids."windowId" IS NOT NULL
 )
-SELECT ids."windowId" AS id, found.agents, found.hours
+SELECT ids."windowId" AS id, found.agents
 FROM ids CROSS JOIN LATERAL (
-  SELECT array_agg("agentId") AS agents, array_agg("windowHours") AS hours FROM (
-    SELECT DISTINCT ON ("agentId") "agentId", "windowHours" FROM trajectories
+  SELECT array_agg("agentId") AS agents FROM (
+    SELECT DISTINCT ON ("agentId") "agentId" FROM trajectories
     WHERE "windowId" = ids."windowId" {eligible} ORDER BY "agentId" LIMIT {wanted}
   ) AS some_agents
 ) AS found
@@ -74,27 +74,22 @@ WITH RECURSIVE agents AS (
           WHERE "windowId" IS NULL AND "agentId" > agents."agentId" ORDER BY "windowId", "agentId" LIMIT 1)
   FROM agents WHERE agents."agentId" IS NOT NULL
 )
-SELECT NULL, array_agg("agentId"), NULL FROM agents WHERE "agentId" IS NOT NULL
+SELECT NULL, array_agg("agentId") FROM agents WHERE "agentId" IS NOT NULL
 """
 
 _STRAY_AGENTS = """
-SELECT date_trunc('hour', "startTime") AS hour, "agentId" AS agent, max("windowHours") AS hours
+SELECT date_trunc('hour', "startTime") AS hour, "agentId" AS agent
 FROM trajectories
 WHERE {which} AND "startTime" >= $2 AND "startTime" < $3 AND date_trunc('hour', "startTime") = ANY($4) {eligible}
 GROUP BY 1, 2
 """
 
+_MEASURED_AT_ONCE = 50  # windows
 _BATCH_BYTES = 4_000_000
-_FIRST_BATCH, _MAX_BATCH = 4, 200  # windows
 _BYTES_AT_A_TIME = 100_000
 """JSON decoded before the socket is read again: it holds little more, and Postgres waits while it is full."""
 
-_NAMED = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "windowId" = ANY($2)'
-_STRAY_ROWS = f"""
-SELECT {TRAJECTORY_COLUMNS} FROM trajectories
-WHERE ("windowId" IS NULL OR "windowId" = ANY($2)) AND "agentId" = ANY($3)
-  AND "startTime" >= $4 AND "startTime" < $5 AND date_trunc('hour', "startTime") = ANY($6)
-"""
+_ROWS = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "trajectoryId" = ANY($2)'
 _OUTCOMES = f'SELECT {OUTCOME_COLUMNS} FROM market_outcomes WHERE "windowId" = ANY($1) ORDER BY "createdAt", id'
 _NAMES = 'SELECT id, COALESCE("displayName", username) AS name FROM "User" WHERE id = ANY($1)'
 
@@ -108,7 +103,6 @@ class WindowRef(msgspec.Struct, frozen=True):
     """A window that exists, and what is needed to fetch all of its rows."""
 
     window_id: str
-    hours: int = 1
     agents: int = 0
     """Agents seen. Discovery stops counting when there are enough: for eligibility, or for the window to exist."""
     spellings: tuple[str, ...] = ()
@@ -121,23 +115,18 @@ class WindowRef(msgspec.Struct, frozen=True):
 
 class _Sighting(msgspec.Struct):
     agents: set[str] = msgspec.field(default_factory=set)
-    hours: list[int] = msgspec.field(default_factory=list)
     spellings: list[str] = msgspec.field(default_factory=list)
     stray_agents: set[str] = msgspec.field(default_factory=set)
-    bad_ids: set[str] = msgspec.field(default_factory=set)
+    bad_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """The rows of some windows, not yet decoded."""
 
-    refs: Sequence[WindowRef]
+    windows: Sequence[tuple[WindowRef, Shares]]
     rows: dict[str, list[asyncpg.Record]]
     outcomes: dict[str, list[asyncpg.Record]]
-
-    @property
-    def size(self) -> int:
-        return sum(row["size"] for rows in self.rows.values() for row in rows if row["steps"] is not None)
 
 
 class WindowReader:
@@ -153,8 +142,9 @@ class WindowReader:
     async def discover(self, *, everything: bool = False) -> list[WindowRef]:
         """The windows that start within the lookback, oldest first.
 
-        Only those that can be eligible: closed, on the right side of the held-out split, and with ``min_agents`` agents
-        whose rows are training data, not evaluation and not used yet. With ``everything``: every window with a row.
+        Only those that can be eligible: over after an hour, on the right side of the held-out split, and with
+        ``min_agents`` agents whose rows are training data, not evaluation and not used yet. With ``everything``: every
+        window with a row.
         """
         rules = self.rules
         first = rules.now - rules.lookback
@@ -177,42 +167,49 @@ class WindowReader:
         if canonical not in found:
             return None
         ref = _ref(canonical, found[canonical])
-        return await self._window(await self._patiently(lambda fetch: self._fetch(fetch, [ref])), ref)
+        batch = await self._next_batch(deque([ref]), deque())
+        return await self._window(batch, *batch.windows[0]) if batch is not None else None
 
     async def stream(self, refs: Iterable[WindowRef]) -> AsyncGenerator[Window, None]:
         """Every window of ``refs``, once, in that order. Leaving early (``aclosing``) stops the prefetch."""
-        waiting = deque(refs)
-        ahead = self._start_fetching(waiting, _FIRST_BATCH)
+        waiting, measured = deque(refs), deque[tuple[WindowRef, Shares]]()
+        ahead = self._start_fetching(waiting, measured)
         try:
-            while ahead is not None:
-                batch = await ahead
-                ahead = self._start_fetching(waiting, _windows_per_batch(batch))
-                for ref in batch.refs:
-                    yield await self._window(batch, ref)
+            while (batch := await ahead) is not None:
+                ahead = self._start_fetching(waiting, measured)
+                for ref, shares in batch.windows:
+                    yield await self._window(batch, ref, shares)
                     await asyncio.sleep(0)  # lets the next batch arrive while this one is decoded
         finally:
-            if ahead is not None:
-                ahead.cancel()
-                await asyncio.gather(ahead, return_exceptions=True)
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
-    def _start_fetching(self, waiting: deque[WindowRef], number: int) -> asyncio.Task[_Batch] | None:
-        refs = [waiting.popleft() for _ in range(min(number, len(waiting)))]
-        if not refs:
-            return None
-        reading = self._patiently(lambda fetch: self._fetch(fetch, refs))
-        return asyncio.create_task(reading, name=f"read {refs[0].window_id}")
+    def _start_fetching(
+        self, waiting: deque[WindowRef], measured: deque[tuple[WindowRef, Shares]]
+    ) -> asyncio.Task[_Batch | None]:
+        return asyncio.create_task(self._next_batch(waiting, measured), name="read the next windows")
 
-    async def _window(self, batch: _Batch, ref: WindowRef) -> Window:
+    async def _next_batch(self, waiting: deque[WindowRef], measured: deque[tuple[WindowRef, Shares]]) -> _Batch | None:
+        """As many of the next windows as fit into a batch, at least one; None if there are no more."""
+        if not measured:
+            refs = [waiting.popleft() for _ in range(min(_MEASURED_AT_ONCE, len(waiting)))]
+            if not refs:
+                return None
+            measured.extend(await self._patiently(lambda fetch: self._measure(fetch, refs)))
+        windows, size = [measured.popleft()], 0
+        while measured and (size := size + windows[-1][1].size) + measured[0][1].size <= _BATCH_BYTES:
+            windows.append(measured.popleft())
+        return await self._patiently(lambda fetch: self._fetch(fetch, windows))
+
+    async def _window(self, batch: _Batch, ref: WindowRef, shares: Shares) -> Window:
+        window_id = ref.window_id
         trajectories: list[AgentTrajectory] = []
-        broken: list[UnreadableRow] = []
-        rows = batch.rows.pop(ref.window_id, [])
+        broken = list(shares.left_out)
+        rows = sorted(batch.rows.pop(window_id, []), key=_IN_ORDER, reverse=True)
         decoded = 0
-        for row in sorted(rows, key=_IN_ORDER):
-            raw_id = row["windowId"]
-            if raw_id is not None and normalise(raw_id) is None:
-                broken.append(unreadable(row, ref.window_id, Reason.BAD_WINDOW_ID, f"windowId {raw_id!r}"))
-                continue
-            read = trajectory_of(row, ref.window_id, self._names.get(row["agentId"]))
+        while rows:  # from the end, so that no row's text is kept longer than needed
+            row = rows.pop()
+            read = trajectory_of(row, window_id, self._names.get(row["agentId"]))
             if isinstance(read, AgentTrajectory):
                 trajectories.append(read)
             else:
@@ -221,9 +218,8 @@ class WindowReader:
             if decoded > _BYTES_AT_A_TIME:
                 decoded = 0
                 await asyncio.sleep(0)
-        outcomes = outcomes_of(batch.outcomes.get(ref.window_id, ()))
-        hours = _hours_of(row["windowHours"] for row in rows) if rows else ref.hours
-        return Window(ref.window_id, hours, tuple(trajectories), outcomes, tuple(broken))
+        outcomes = outcomes_of(batch.outcomes.get(window_id, ()))
+        return Window(window_id, hours_of(trajectories), tuple(trajectories), outcomes, tuple(broken))
 
     async def _patiently(self, read: Callable[[Fetch], Awaitable[T]]) -> T:
         """The result of ``read`` on one connection; on a new connection if that one is lost."""
@@ -235,28 +231,31 @@ class WindowReader:
             except LOST as error:
                 await patience.after(error)
 
-    async def _fetch(self, fetch: Fetch, refs: Sequence[WindowRef]) -> _Batch:
-        spellings = {raw: ref.window_id for ref in refs for raw in (*spellings_of(ref.window_id), *ref.spellings)}
+    async def _measure(self, fetch: Fetch, refs: Sequence[WindowRef]) -> list[tuple[WindowRef, Shares]]:
+        """Which rows of each window to fetch."""
+        spellings = _spellings(refs)
+        places: list[Any] = [list(spellings), list(spellings.values())]
+        hours = [start_of(ref.window_id).replace(tzinfo=None) for ref in refs if ref.stray_agents]
+        if hours:
+            agents = sorted({agent for ref in refs for agent in ref.stray_agents})
+            bad_ids = sorted({raw for ids in {ref.bad_ids for ref in refs} for raw in ids})
+            places += [bad_ids, agents, min(hours), max(hours) + timedelta(hours=1), hours]
         rows: dict[str, list[asyncpg.Record]] = defaultdict(list)
-        for row in await fetch(_NAMED, self.rules.max_bytes, list(spellings)):
-            rows[spellings[row["windowId"]]].append(row)
-        for row in await self._strays(fetch, refs):
-            rows[window_of(row["startTime"])].append(row)
+        for row in await fetch(measuring(strays=bool(hours)), MAX_ROWS + MAX_LISTED, *places):
+            rows[row["window"]].append(row)
+        return [(ref, share_out(ref.window_id, rows[ref.window_id], self.rules.max_bytes)) for ref in refs]
+
+    async def _fetch(self, fetch: Fetch, windows: Sequence[tuple[WindowRef, Shares]]) -> _Batch:
+        places = {wanted: ref.window_id for ref, shares in windows for wanted in shares.wanted}
+        rows: dict[str, list[asyncpg.Record]] = defaultdict(list)
+        for row in await fetch(_ROWS, self.rules.max_bytes, list(places)):
+            rows[places[row["trajectoryId"]]].append(row)
+        spellings = _spellings(ref for ref, _ in windows)
         outcomes: dict[str, list[asyncpg.Record]] = defaultdict(list)
         for row in await fetch(_OUTCOMES, list(spellings)):
             outcomes[spellings[row["windowId"]]].append(row)
         await self._learn_names(fetch, {row["agentId"] for group in rows.values() for row in group})
-        return _Batch(refs, rows, outcomes)
-
-    async def _strays(self, fetch: Fetch, refs: Sequence[WindowRef]) -> list[asyncpg.Record]:
-        """Rows in the hours of ``refs`` whose id is NULL or names no hour."""
-        hours = [start_of(ref.window_id).replace(tzinfo=None) for ref in refs if ref.stray_agents]
-        if not hours:
-            return []
-        agents = sorted({agent for ref in refs for agent in ref.stray_agents})
-        bad_ids = sorted({raw for ref in refs for raw in ref.bad_ids})
-        end = max(hours) + timedelta(hours=1)
-        return await fetch(_STRAY_ROWS, self.rules.max_bytes, bad_ids, agents, min(hours), end, hours)
+        return _Batch(windows, rows, outcomes)
 
     async def _learn_names(self, fetch: Fetch, agents: set[str]) -> None:
         unknown = agents - self._names.keys()
@@ -271,10 +270,9 @@ class WindowReader:
         self._names |= dict.fromkeys(unknown) | {row["id"]: row["name"] for row in rows}
 
 
-def _windows_per_batch(last: _Batch) -> int:
-    """The number of windows to fetch next, estimated from the size of the last batch."""
-    fitting = _BATCH_BYTES * len(last.refs) // max(last.size, 1)
-    return max(1, min(fitting, 4 * len(last.refs), _MAX_BATCH))
+def _spellings(refs: Iterable[WindowRef]) -> dict[str, str]:
+    """Every spelling under which rows of ``refs`` are stored, with the window's canonical id."""
+    return {raw: ref.window_id for ref in refs for raw in (*spellings_of(ref.window_id), *ref.spellings)}
 
 
 async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int, eligible: str) -> dict[str, _Sighting]:
@@ -296,7 +294,6 @@ async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int,
             continue
         seen = found.setdefault(window_id, _Sighting())
         seen.agents.update(row["agents"])
-        seen.hours.extend(row["hours"])
         seen.spellings.append(row["id"])
     await _add_strays(fetch, found, nameless, bad, first, last, wanted, eligible)
     return found
@@ -328,17 +325,16 @@ async def _add_strays(
     """Add the rows whose id is NULL, for hours that otherwise lack agents, and the rows whose id is bad."""
     if not nameless and not bad:
         return
-    hours = _hours(first, last)
+    hours, bad_ids = _hours(first, last), tuple(sorted(bad))
     if nameless:
         unsure = [hour for hour in hours if (seen := found.get(window_of(hour))) is None or len(seen.agents) < wanted]
         for row in await _stray_agents(fetch, '"windowId" IS NULL AND "agentId" = ANY($1)', nameless, unsure, eligible):
             seen = found.setdefault(window_of(row["hour"].replace(tzinfo=UTC)), _Sighting())
             seen.agents.add(row["agent"])
-            seen.hours.append(row["hours"])
     for row in await _stray_agents(fetch, '"windowId" = ANY($1)', bad, hours, eligible):
         seen = found.setdefault(window_of(row["hour"].replace(tzinfo=UTC)), _Sighting())
         seen.stray_agents.add(row["agent"])
-        seen.bad_ids.update(bad)
+        seen.bad_ids = bad_ids
     for seen in found.values():
         seen.stray_agents.update(nameless)
 
@@ -359,10 +355,11 @@ def _hours(first: datetime, last: datetime) -> list[datetime]:
 
 
 def _is_eligible(ref: WindowRef, rules: Rules) -> bool:
+    """Whether ``check`` may find usable rows in it. How long it is, its agents say once their rows are read."""
     held_out = is_held_out(ref.window_id, rules.held_out_share)
     return (
         ref.agents >= rules.min_agents
-        and is_closed(ref.window_id, ref.hours, rules.now)
+        and is_closed(ref.window_id, 1, rules.now)
         and held_out == (rules.purpose == "evaluation")
     )
 
@@ -370,18 +367,11 @@ def _is_eligible(ref: WindowRef, rules: Rules) -> bool:
 def _ref(window_id: str, seen: _Sighting) -> WindowRef:
     return WindowRef(
         window_id,
-        hours=_hours_of(seen.hours),
         agents=len(seen.agents),
         spellings=tuple(seen.spellings),
         stray_agents=tuple(sorted(seen.stray_agents)),
-        bad_ids=tuple(sorted(seen.bad_ids)),
+        bad_ids=seen.bad_ids,
     )
-
-
-def _hours_of(claims: Iterable[int | None]) -> int:
-    """The length of a window in hours: the most common claim of its rows, so that one wrong row changes nothing."""
-    sane = [hours for hours in claims if hours is not None and 1 <= hours <= _MAX_HOURS]
-    return max(set(sane), key=lambda hours: (sane.count(hours), hours), default=1)
 
 
 async def read_pnl(database: Database, trajectory_ids: Sequence[str], max_bytes: int) -> dict[str, float]:

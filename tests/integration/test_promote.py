@@ -112,6 +112,10 @@ class _MortalPool:
     def __init__(self, pool: Any, killer: asyncpg.Connection, fatal: int) -> None:
         self._pool, self._killer, self._fatal = pool, killer, fatal
 
+    async def fetchval(self, *arguments: Any) -> Any:
+        """What is asked before the transaction cannot break it."""
+        return await self._pool.fetchval(*arguments)
+
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[_Mortal]:
         async with self._pool.acquire() as connection:

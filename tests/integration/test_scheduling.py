@@ -211,7 +211,6 @@ async def test_with_json_what_the_training_prints_goes_to_stderr(
         ("--cron", "0 3 31 2 *"),
         ("--command", "/no/such/program"),
         ("--command", 'train "and'),
-        ("--notify-url", "my-webhook"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_before_a_period_is_due(
@@ -219,6 +218,14 @@ def test_a_setting_that_makes_no_sense_is_refused_before_a_period_is_due(
 ) -> None:
     assert schedule_training.main([flag, value, "--home", str(tmp_path)]) == 2
     assert f"error: {flag}" in capsys.readouterr().err
+
+
+def test_a_webhook_that_is_no_address_is_refused_before_a_period_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HINDSIGHT_NOTIFY_URL", "my-webhook")
+    assert schedule_training.main(["--home", str(tmp_path)]) == 2
+    assert "error: HINDSIGHT_NOTIFY_URL" in capsys.readouterr().err
 
 
 async def test_once_takes_over_from_a_host_that_has_just_died_but_not_from_one_that_lives(

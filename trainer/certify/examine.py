@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from data_bridge.errors import JudgeError
 from trainer.certify.material import Material
 from trainer.certify.measures import Asked, Scores
-from trainer.certify.probes import ATTACKS, attacked, outcome_flipped, padded, without_hidden_knowledge
+from trainer.certify.probes import ATTACKS, attacked, outcome_flipped, padded
 from trainer.types import Group, Judge, JudgeFailure, JudgeUsage
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Examiners:
 
 async def examine(examiners: Examiners, material: Material) -> Asked:
     """All answers on ``material``. JudgeError if the judge fails on any group."""
-    groups = [without_hidden_knowledge(group) for group in material.groups]
+    groups = list(material.groups)
     longer = [padded(group) for group in groups]
     both, again, flipped, with_padding = await _all_answers(
         [

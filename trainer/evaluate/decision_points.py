@@ -172,6 +172,7 @@ def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, a
         final_status="completed",
         final_balance=None,
         lifetime_pnl=before + pnl if pnl is not None else None,
+        replayed_pnl=pnl,
         is_evaluation=True,
     )
 

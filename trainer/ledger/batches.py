@@ -134,14 +134,15 @@ class BatchLedger:
             for row in rows:
                 await move(connection, row["batch_id"], BatchState.LOST, "error = 'its checkpoint was lost'")
                 freed = await connection.fetch(
-                    "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1 RETURNING window_id",
+                    "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1"
+                    " RETURNING window_id, trajectory_id",
                     row["batch_id"],
                 )
                 await connection.execute(
                     "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])",
                     *(row["run_id"], list({one["window_id"] for one in freed}), WindowState.PLANNED.value),
                 )
-                await unmark_trained(connection, row["batch_id"])
+                await unmark_trained(connection, row["batch_id"], [one["trajectory_id"] for one in freed])
         return sorted(row["step"] for row in rows)
 
     async def unfinished_batch(self, model: str) -> BatchRecord | None:
@@ -153,14 +154,17 @@ class BatchLedger:
         )
         return None if found is None else msgspec.json.decode(found, type=BatchRecord)
 
-    async def trained_ids(self, model: str, window_ids: Iterable[str]) -> set[str]:
-        """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says."""
+    async def trained_ids(self, model: str, window_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says.
+
+        Each with its window and agent: the agent's place in the window is taken.
+        """
         rows = await self._pool.fetch(
-            "SELECT trajectory_id FROM hindsight.batch_trajectories"
+            "SELECT trajectory_id, window_id, agent_id FROM hindsight.batch_trajectories"
             " WHERE model = $1 AND window_id = ANY($2::text[]) AND NOT released",
             *(model, list(window_ids)),
         )
-        return {row["trajectory_id"] for row in rows}
+        return {row["trajectory_id"]: (row["window_id"], row["agent_id"]) for row in rows}
 
     async def newest_checkpoint(self, model: str) -> Checkpoint | None:
         row = await self._pool.fetchrow(

@@ -17,8 +17,10 @@ from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from data_bridge.reader import WindowReader, WindowRef
 from data_bridge.survey import Survey, UsableTrajectory, WindowSummary
 from trainer.config.sections import PlanSettings
+from trainer.config.settings import written_duration
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
+from trainer.progress import counted
 from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
@@ -74,7 +76,7 @@ async def look_ahead(
         known = await ledger.known_windows(run_id)
         open_windows = await ledger.open_windows(run_id)
     fresh = [window for window in surveyed.windows if window.window_id not in known]
-    trained: set[str] = set()
+    trained: dict[str, tuple[str, str]] = {}
     decided: dict[str, Reason] = {}
     lasting: Lasting = {}
     if ledger is not None:
@@ -83,13 +85,14 @@ async def look_ahead(
         decided = await ledger.decided_against(model, names)
         lasting = await ledger.lasting(model, names)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
-    done_with = trained | decided.keys()
+    again = _trained_again(fresh, trained)
+    done_with = {*trained, *decided, *(one.trajectory_id for one in again)}
     left = [one for window in fresh for one in window.usable if one.trajectory_id not in done_with]
     faults = [lasting[_name(one)] for one in left if _name(one) in lasting]
     done_with |= {one.trajectory_id for one in faults}
     remaining = [_remaining(window, done_with) for window in fresh]
     plan = make_plan((window for window in remaining if len(window.usable) >= reader.rules.min_agents), rate, seed)
-    plan = replace(plan, excluded=(*plan.excluded, *faults, *_left_out_by_check(fresh, decided)))
+    plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
@@ -114,8 +117,9 @@ def _not_enough(outlook: Outlook, min_windows: int, lookback: timedelta) -> NotE
     seen = left_out.total()
     why = ", ".join(f"{reason} {count}" for reason, count in left_out.most_common(4))
     return NotEnoughData(
-        f"{len(outlook.windows)} usable windows of at least {min_windows} in the last {lookback.days} days"
-        + (f" ({seen} trajectories were left out: {why})" if seen else " (no other trajectories either)")
+        f"{counted(len(outlook.windows), 'usable window')} of at least {min_windows} in the last "
+        + written_duration(lookback)
+        + (f" (left out: {counted(seen, 'trajectory')}: {why})" if seen else " (no other trajectories either)")
         + "; `scripts/check_windows.py` shows each window."
     )
 
@@ -125,12 +129,23 @@ def _remaining(window: WindowSummary, done_with: Set[str]) -> WindowSummary:
     return replace(window, usable=tuple(one for one in window.usable if one.trajectory_id not in done_with))
 
 
+def _trained_again(windows: Sequence[WindowSummary], trained: Mapping[str, tuple[str, str]]) -> list[Exclusion]:
+    """Rows of agents that were trained in this window by another row: a window trains an agent once, not once a run."""
+    taken = set(trained.values())
+    return [
+        Exclusion(one.trajectory_id, one.agent_id, window.window_id, Reason.DUPLICATE_AGENT, "the agent was trained")
+        for window in windows
+        for one in window.usable
+        if one.trajectory_id not in trained and (window.window_id, one.agent_id) in taken
+    ]
+
+
 async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[PlannedWindow]) -> list[WindowRef]:
     """References to the rows of every planned window, including those that are no longer eligible by themselves."""
     found = {ref.window_id: ref for ref in surveyed.refs}
     if any(window.window_id not in found for window in windows):
         found |= {ref.window_id: ref for ref in await reader.discover(everything=True)}
-    return [found.get(window.window_id, WindowRef(window.window_id, window.hours)) for window in windows]
+    return [found.get(window.window_id, WindowRef(window.window_id)) for window in windows]
 
 
 def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str]) -> list[Exclusion]:

@@ -25,7 +25,7 @@ from trainer.faults import RowFaults
 from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
-from trainer.progress import Progress, View
+from trainer.progress import Progress, View, counted
 from trainer.train.selection import advantages, spread
 from trainer.train.thresholds import parse_thresholds, stop_collapse
 from trainer.train.tracking import Tracker
@@ -189,7 +189,7 @@ def _sentence(metrics: dict[str, float]) -> str:
     parts = [f"step {metrics['step']:.0f}:"]
     names = {"reward": "reward", "loss": "loss", "kl": "KL", "entropy": "entropy"}
     parts += [f"{label} {metrics[name]:.3f}" for name, label in names.items() if name in metrics]
-    parts.append(f"{metrics['trainable_tokens']:.0f} tokens in {metrics['seconds']:.1f} s")
+    parts.append(f"{counted(round(metrics['trainable_tokens']), 'token')} in {metrics['seconds']:.1f} s")
     return "  ".join(parts)
 
 

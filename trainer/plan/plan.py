@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
+from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
 from data_bridge.models import AgentTrajectory
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.reader import WindowReader
 from data_bridge.survey import Survey, UsableTrajectory, WindowSummary
 from trainer.config.sections import PlanSettings
 from trainer.config.settings import written_duration

@@ -1,7 +1,7 @@
 """Postgres and the producer's formats: the only room with SQL on the game's tables. Imports nothing of ``trainer``.
 
 In: ``database`` opens the team's Postgres by its ``connection_url`` or the ``embedded`` one, ``migrate`` brings it up
-to date, ``reader`` finds windows and fetches their rows within each agent's ``shares``, ``lookup`` those that our
+to date, ``discovery`` finds windows, ``reader`` fetches their rows within each agent's share, ``lookup`` those that our
 ledger names, ``decode`` and ``outcomes`` turn those into the types of ``models``, ``stakes`` tells what an agent did
 and what the game's prices made of it, and ``quality`` decides which rows can be used and why the others cannot.
 ``survey`` does all of this and keeps only numbers; ``art_converter`` turns judged trajectories into what ART trains on.

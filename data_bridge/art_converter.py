@@ -265,19 +265,19 @@ def _says(text: str, reply: str, tool_calls: Sequence[dict[str, Any]]) -> bool:
         return text == reply
     if not text.startswith(reply):
         return False
-    rest, found, decoder = text[len(reply) :], [], json.JSONDecoder(object_pairs_hook=_without_doubles)
+    end, between, found = len(reply), "", []
+    decoder = json.JSONDecoder(object_pairs_hook=_without_doubles)
     try:
         wanted = [(call["function"]["name"], decoder.decode(call["function"]["arguments"])) for call in tool_calls]
-        while "{" in rest:
-            before, after = rest[: rest.index("{")], rest[rest.index("{") :]
-            call, length = decoder.raw_decode(after)
+        while (start := text.find("{", end)) >= 0:
+            between += text[end:start]
+            call, end = decoder.raw_decode(text, start)
             found.append((call.pop("name", None), call.pop("arguments", call.pop("parameters", None))))
-            rest = before + after[length:]
             if call:
                 return False
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return False
-    return found == wanted and not _TOOL_TAGS.sub("", rest)
+    return found == wanted and not _TOOL_TAGS.sub("", between + text[end:])
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

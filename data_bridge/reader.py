@@ -1,16 +1,13 @@
-"""Reads windows from the game's Postgres: discover what there is, then stream it in order.
+"""Reads windows from the game's Postgres, in order: ``discovery`` finds them, this fetches and decodes their rows.
 
-Discovery finds windows without reading them. The game's table may hold millions of rows and we must not add an index to
-it. Its index on ("windowId", "agentId") serves both purposes: skipping from one window id to the next, and walking
-within a window from agent to agent until there are enough. That costs one or two index look-ups per window, however
-many rows there are. Ids in other spellings name the same window. Rows whose id is NULL or names no hour ("strays")
-belong to the hour they started in; they are found through the agents that have such rows, by ("agentId", "startTime").
+Rows are measured before their JSON is fetched. Postgres numbers the rows of each agent and sends their sizes, which it
+knows without reading them; an agent has a limited number of rows in a window and a share of its bytes, so that a flood
+costs the agent that writes it. What is not fetched has a reason like any other row that is not used. The sizes also
+decide how many windows make a batch, so that memory use stays flat; one batch is decoded while Postgres prepares and
+sends the next.
 
-Rows are measured before their JSON is fetched: an agent has a limited number of rows in a window and a share of its
-bytes, so that a flood costs the agent that writes it. The sizes also decide how many windows make a batch, so that
-memory use stays flat; one batch is decoded while Postgres prepares and sends the next. When Postgres goes away, the
-current batch is retried until it is back: every window arrives once. Nothing is written, and only SELECT on the game's
-tables is needed.
+When Postgres goes away, the current batch is retried until it is back: every window arrives once. Nothing is written,
+and only SELECT on the game's tables is needed.
 """
 
 from __future__ import annotations
@@ -20,68 +17,54 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from operator import itemgetter
 from typing import Any, TypeVar
 
 import asyncpg
-import msgspec
 
 from data_bridge.database import LOST, Database, Fetch, Reconnecting, fetch_on
-from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of
-from data_bridge.models import AgentTrajectory, Window
+from data_bridge.decode import TRAJECTORY_COLUMNS, Row, trajectory_of, unreadable
+from data_bridge.discovery import WindowRef, is_eligible, ref_of, sightings
+from data_bridge.models import AgentTrajectory, UnreadableRow, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
-from data_bridge.quality import Rules, hours_of
-from data_bridge.shares import MAX_LISTED, MAX_ROWS, Shares, measuring, share_out
-from data_bridge.window_ids import is_closed, normalise, spellings_of, start_of, window_of
+from data_bridge.quality import Reason, Rules, hours_of
+from data_bridge.window_ids import normalise, spellings_of, start_of
 
 logger = logging.getLogger(__name__)
 
-_MAX_BAD_IDS = 200  # distinct ids that name no hour; any more of them are ignored
-_ELIGIBLE = 'AND "isTrainingData" AND NOT "isEvaluation" AND NOT "usedInTraining"'
+MAX_ROWS = 100
+"""Of one agent in one window; the earliest ones are read."""
+MAX_LISTED = 100
+"""Of an agent's rows beyond those, how many are left out by name; the last one says how many more there are."""
+ROWS_OF_AGENT, ROWS_OF_WINDOW = 2, 24
+"""Most JSON of one agent in a window, and of a window, in rows of the largest size (``Rules.max_bytes``)."""
+MAX_ID = 500
+"""Bytes of an id: the ledger cannot index much longer ones."""
 
-_AGENTS_OF_WINDOWS = """
-WITH RECURSIVE ids AS (
-  (SELECT "windowId" FROM trajectories WHERE {within} ORDER BY "windowId" LIMIT 1)
-  UNION ALL
-  SELECT (SELECT "windowId" FROM trajectories
-          WHERE "windowId" > ids."windowId" AND {within} ORDER BY "windowId" LIMIT 1)
-  FROM ids WHERE ids."windowId" IS NOT NULL
-)
-SELECT ids."windowId" AS id, found.agents
-FROM ids CROSS JOIN LATERAL (
-  SELECT array_agg("agentId") AS agents FROM (
-    SELECT DISTINCT ON ("agentId") "agentId" FROM trajectories
-    WHERE "windowId" = ids."windowId" {eligible} ORDER BY "agentId" LIMIT {wanted}
-  ) AS some_agents
-) AS found
-WHERE ids."windowId" IS NOT NULL AND found.agents IS NOT NULL
-LIMIT {limit}
+_COLUMNS = """
+  "windowId", "agentId", "trajectoryId", "createdAt", octet_length("stepsJson") + octet_length("metadataJson") AS size
 """
-
-_RANGES = (
-    ('"windowId" >= $1 AND "windowId" < $2', "ALL"),
-    # Ids that name no hour sort before every year or after today, as do future windows: only a limited number is read.
-    ("\"windowId\" < '1970'", _MAX_BAD_IDS),
-    ('"windowId" >= $2', _MAX_BAD_IDS),
-)
-
-_AGENTS_WITHOUT_ID = """
-WITH RECURSIVE agents AS (
-  (SELECT "agentId" FROM trajectories WHERE "windowId" IS NULL ORDER BY "windowId", "agentId" LIMIT 1)
-  UNION ALL
-  SELECT (SELECT "agentId" FROM trajectories
-          WHERE "windowId" IS NULL AND "agentId" > agents."agentId" ORDER BY "windowId", "agentId" LIMIT 1)
-  FROM agents WHERE agents."agentId" IS NOT NULL
-)
-SELECT NULL, array_agg("agentId") FROM agents WHERE "agentId" IS NOT NULL
+_NAMED = f"""
+SELECT at."window", false AS bad, {_COLUMNS} FROM unnest($2::text[], $3::text[]) AS at(raw, "window")
+JOIN trajectories ON "windowId" = at.raw
 """
-
-_STRAY_AGENTS = """
-SELECT date_trunc('hour', "startTime") AS hour, "agentId" AS agent
-FROM trajectories
-WHERE {which} AND "startTime" >= $2 AND "startTime" < $3 AND date_trunc('hour', "startTime") = ANY($4) {eligible}
-GROUP BY 1, 2
+_STRAYS = f"""
+UNION ALL
+SELECT to_char("startTime", 'YYYY-MM-DD"T"HH24":00"'), "windowId" IS NOT NULL, {_COLUMNS} FROM trajectories
+WHERE ("windowId" IS NULL OR "windowId" = ANY($4)) AND "agentId" = ANY($5)
+  AND "startTime" >= $6 AND "startTime" < $7 AND date_trunc('hour', "startTime") = ANY($8)
+"""
+_SHORT = "CASE WHEN octet_length({0}) <= {1} THEN {0} ELSE left({0}, 100) || '... ' || md5({0}) END AS {0}"
+_MEASURE = f"""
+SELECT * FROM (
+  SELECT "window", bad, "windowId", size,
+    {_SHORT.format('"agentId"', MAX_ID)}, {_SHORT.format('"trajectoryId"', MAX_ID)},
+    greatest(octet_length("trajectoryId"), octet_length("agentId")) > {MAX_ID} AS "isLong",
+    row_number() OVER (of_agent ORDER BY "createdAt", "trajectoryId") AS place,
+    count(*) OVER of_agent AS number
+  FROM (%s) AS rows WINDOW of_agent AS (PARTITION BY "window", bad, "agentId")
+) AS placed WHERE place <= $1 ORDER BY "agentId", place
 """
 
 _MEASURED_AT_ONCE = 50  # windows
@@ -99,25 +82,15 @@ _NO_NAMES = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError, as
 T = TypeVar("T")
 
 
-class WindowRef(msgspec.Struct, frozen=True):
-    """A window that exists, and what is needed to fetch all of its rows."""
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The rows of a window to fetch, and those that are left out because of their number, size or id."""
 
-    window_id: str
-    agents: int = 0
-    """Agents seen. Discovery stops counting when there are enough: for eligibility, or for the window to exist."""
-    spellings: tuple[str, ...] = ()
-    """Ids, as stored, that name this window."""
-    stray_agents: tuple[str, ...] = ()
-    """Agents that may have rows in this hour whose id is NULL or names no hour."""
-    bad_ids: tuple[str, ...] = ()
-    """The ids that name no hour, for finding those rows."""
-
-
-class _Sighting(msgspec.Struct):
-    agents: set[str] = msgspec.field(default_factory=set)
-    spellings: list[str] = msgspec.field(default_factory=list)
-    stray_agents: set[str] = msgspec.field(default_factory=set)
-    bad_ids: tuple[str, ...] = ()
+    wanted: tuple[str, ...]
+    """Trajectory ids."""
+    left_out: tuple[UnreadableRow, ...]
+    size: int
+    """Bytes of the wanted rows' JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +120,14 @@ class WindowReader:
         """
         rules = self.rules
         first = rules.now - rules.lookback
-        wanted, eligible = (1, "") if everything else (rules.min_agents, _ELIGIBLE)
-        found = await self._patiently(lambda fetch: _sightings(fetch, first, rules.now, wanted, eligible))
+        agents = 0 if everything else rules.min_agents
+        found = await self._patiently(lambda fetch: sightings(fetch, first, rules.now, eligible_agents=agents))
         refs = [
-            _ref(window_id, seen)
+            ref_of(window_id, seen)
             for window_id, seen in sorted(found.items())
             if first <= start_of(window_id) <= rules.now
         ]
-        return [ref for ref in refs if everything or _is_eligible(ref, rules)]
+        return [ref for ref in refs if everything or is_eligible(ref, rules)]
 
     async def read(self, window_id: str) -> Window | None:
         """One window by its id in any spelling, eligible or not; None if it has no row."""
@@ -162,10 +135,10 @@ class WindowReader:
         if canonical is None:
             return None
         start = start_of(canonical)
-        found = await self._patiently(lambda fetch: _sightings(fetch, start, start, 1, ""))
+        found = await self._patiently(lambda fetch: sightings(fetch, start, start))
         if canonical not in found:
             return None
-        ref = _ref(canonical, found[canonical])
+        ref = ref_of(canonical, found[canonical])
         batch = await self._next_batch(deque([ref]), deque())
         return await self._window(batch, *batch.windows[0]) if batch is not None else None
 
@@ -274,98 +247,76 @@ def _spellings(refs: Iterable[WindowRef]) -> dict[str, str]:
     return {raw: ref.window_id for ref in refs for raw in (*spellings_of(ref.window_id), *ref.spellings)}
 
 
-async def _sightings(fetch: Fetch, first: datetime, last: datetime, wanted: int, eligible: str) -> dict[str, _Sighting]:
-    """What is found of each window on the days from ``first`` to ``last``.
+def measuring(*, strays: bool) -> str:
+    """The query for the first $1 rows of each agent in some windows, without their JSON.
 
-    Days bound the search because a day's name sorts before all of its hours in every spelling and collation.
+    $2 are the windows' ids as stored, $3 the canonical id of each. With ``strays``, also rows whose id is NULL or one
+    of $4, of the agents $5, that started from $6 to $7 in one of the hours $8.
     """
-    found: dict[str, _Sighting] = {}
-    bad: list[str] = []
-    nameless: list[str] = []
-    lower, upper = f"{first:%Y-%m-%d}", f"{last + timedelta(days=1):%Y-%m-%d}"
-    for row in await fetch(_agents_of_windows(wanted, eligible), lower, upper):
-        if row["id"] is None:
-            nameless = row["agents"] or []
-            continue
-        window_id = normalise(row["id"])
-        if window_id is None:
-            bad.append(row["id"])
-            continue
-        seen = found.setdefault(window_id, _Sighting())
-        seen.agents.update(row["agents"])
-        seen.spellings.append(row["id"])
-    await _add_strays(fetch, found, nameless, bad, first, last, wanted, eligible)
-    return found
+    return _MEASURE % (_NAMED + _STRAYS if strays else _NAMED)
 
 
-def _agents_of_windows(wanted: int, eligible: str) -> str:
-    """The query for the agents of each id between $1 and $2, then of ids out of place, then of rows without an id.
+def share_out(window_id: str, rows: Sequence[Row], max_bytes: int) -> Shares:
+    """Of each agent the earliest rows, up to ``MAX_ROWS`` and an equal share of the window's bytes.
 
-    One query, because a round trip takes as long as about ten windows.
+    What agents with less than the share leave over is divided among the others. So all rows of an agent with less
+    than its share are read, whatever others write.
     """
-    # ``wanted`` is not a parameter: the planner must know that it is small, so that it walks the index in order.
-    queries = [
-        _AGENTS_OF_WINDOWS.format(within=within, limit=limit, eligible=eligible, wanted=int(wanted))
-        for within, limit in _RANGES
-    ]
-    return " UNION ALL ".join(f"({query})" for query in (*queries, _AGENTS_WITHOUT_ID))
+    left_out: list[UnreadableRow] = []
+    sound: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        fault = _fault_of(row)
+        if fault is None:
+            sound[row["agentId"]].append(row)
+        else:
+            left_out.append(unreadable(row, window_id, *fault))
+    most = ROWS_OF_AGENT * max_bytes
+    sizes = [min(sum(_sent(row, max_bytes) for row in own), most) for own in sound.values()]
+    share = min(equal_share(sizes, ROWS_OF_WINDOW * max_bytes), most)
+    wanted: list[str] = []
+    total = 0
+    for own in sound.values():
+        taken = 0
+        for row in own:
+            size = _sent(row, max_bytes)
+            if taken + size <= share:
+                taken += size
+                wanted.append(row["trajectoryId"])
+            else:
+                detail = f"the agent's rows in this window take more than its share of {share / 1e6:.1f} MB"
+                left_out.append(unreadable(row, window_id, Reason.OVER_SHARE, detail))
+        total += taken
+    return Shares(tuple(wanted), tuple(left_out), total)
 
 
-async def _add_strays(
-    fetch: Fetch,
-    found: dict[str, _Sighting],
-    nameless: list[str],
-    bad: list[str],
-    first: datetime,
-    last: datetime,
-    wanted: int,
-    eligible: str,
-) -> None:
-    """Add the rows whose id is NULL, for hours that otherwise lack agents, and the rows whose id is bad."""
-    if not nameless and not bad:
-        return
-    hours, bad_ids = _hours(first, last), tuple(sorted(bad))
-    if nameless:
-        unsure = [hour for hour in hours if (seen := found.get(window_of(hour))) is None or len(seen.agents) < wanted]
-        for row in await _stray_agents(fetch, '"windowId" IS NULL AND "agentId" = ANY($1)', nameless, unsure, eligible):
-            seen = found.setdefault(window_of(row["hour"].replace(tzinfo=UTC)), _Sighting())
-            seen.agents.add(row["agent"])
-    for row in await _stray_agents(fetch, '"windowId" = ANY($1)', bad, hours, eligible):
-        seen = found.setdefault(window_of(row["hour"].replace(tzinfo=UTC)), _Sighting())
-        seen.stray_agents.add(row["agent"])
-        seen.bad_ids = bad_ids
-    for seen in found.values():
-        seen.stray_agents.update(nameless)
+def equal_share(sizes: Sequence[int], room: int) -> int:
+    """The largest share with ``sum(min(size, share)) <= room``; ``room`` itself if all sizes fit."""
+    left = room
+    for position, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - position)
+        if size > share:
+            return share
+        left -= size
+    return room
 
 
-async def _stray_agents(fetch: Fetch, which: str, names: list[str], hours: list[datetime], eligible: str) -> list[Any]:
-    if not names or not hours:
-        return []
-    naive = [hour.replace(tzinfo=None) for hour in hours]
-    query = _STRAY_AGENTS.format(which=which, eligible=eligible)
-    return await fetch(query, names, naive[0], naive[-1] + timedelta(hours=1), naive)
+def _fault_of(row: Row) -> tuple[Reason, str] | None:
+    """Why a row is not even fetched; the last one that is listed of an agent says how many more there are."""
+    place, number = row["place"], row["number"]
+    more = f", and {number - place} more" if place == MAX_ROWS + MAX_LISTED < number else ""
+    if row["isLong"]:
+        return Reason.BAD_ID, f"an id of more than {MAX_ID} bytes{more}"
+    if row["bad"]:
+        return Reason.BAD_WINDOW_ID, f"windowId {row['windowId']!r}{more}"
+    if place > MAX_ROWS:
+        return Reason.TOO_MANY_ROWS, f"{number} rows of the agent in this window, of at most {MAX_ROWS}{more}"
+    return None
 
 
-def _hours(first: datetime, last: datetime) -> list[datetime]:
-    """The start of each hour from that of ``first`` to that of ``last``."""
-    hour = first.replace(minute=0, second=0, microsecond=0)
-    number = int((last - hour) / timedelta(hours=1)) + 1
-    return [hour + timedelta(hours=offset) for offset in range(number)]
-
-
-def _is_eligible(ref: WindowRef, rules: Rules) -> bool:
-    """Whether ``check`` may find usable rows in it. How long it is, its agents say once their rows are read."""
-    return ref.agents >= rules.min_agents and is_closed(ref.window_id, 1, rules.now)
-
-
-def _ref(window_id: str, seen: _Sighting) -> WindowRef:
-    return WindowRef(
-        window_id,
-        agents=len(seen.agents),
-        spellings=tuple(seen.spellings),
-        stray_agents=tuple(sorted(seen.stray_agents)),
-        bad_ids=seen.bad_ids,
-    )
+def _sent(row: Row, max_bytes: int) -> int:
+    """Bytes of JSON that fetching the row sends: none if it is too large."""
+    size: int = row["size"]
+    return size if size <= max_bytes else 0
 
 
 async def read_pnl(database: Database, trajectory_ids: Sequence[str], max_bytes: int) -> dict[str, float]:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from data_bridge.discovery import WindowRef
 from data_bridge.models import DECISIONS, AgentTrajectory, LLMCall
 from data_bridge.quality import CheckedWindow, Exclusion, Measured, Reason, Rules, check, leave_out_unmeasured
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.reader import WindowReader
 
 CHARACTERS_PER_TOKEN = 3
 """For estimates without a tokenizer. English has about four, JSON full of numbers about three: an overestimate."""

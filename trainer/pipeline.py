@@ -22,9 +22,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from data_bridge.database import Database
+from data_bridge.discovery import WindowRef
 from data_bridge.errors import HindsightError, Interrupted, PromotionRefused
 from data_bridge.quality import check
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.reader import WindowReader
 from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
 from trainer.evaluate.comparison import TrialPlan
@@ -60,8 +61,7 @@ from trainer.types import (
 
 logger = logging.getLogger(__name__)
 
-_WINDOWS_AHEAD = 4
-_BATCHES_AHEAD = 1
+_WINDOWS_AHEAD, _BATCHES_AHEAD = 4, 1
 
 T = TypeVar("T")
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from data_bridge.database import Database, open_database
 from data_bridge.quality import CheckedWindow, Reason, Rules, check
-from data_bridge.reader import WindowReader
-from data_bridge.shares import MAX_LISTED, MAX_ROWS, ROWS_OF_AGENT
+from data_bridge.reader import MAX_LISTED, MAX_ROWS, ROWS_OF_AGENT, WindowReader
 from data_bridge.survey import summarise
 from tests.adversary.test_resources import MOST_MB, READS, memory_of
 from tests.builders import (
@@ -39,6 +38,7 @@ from trainer.plan.plan import make_plan
 
 __all__ = ["call"]  # a fixture
 
+RUN = "20261102-123000-abcdef"
 RULES = Rules(now=NOW)
 HONEST = {"agent-1", "agent-2", "agent-3"}
 
@@ -189,8 +189,8 @@ async def test_an_id_that_the_ledger_cannot_index_costs_its_row(database: Databa
     plan = make_plan([summarise(checked)], GroupSettings(), seed=0)
     plan = replace(plan, excluded=(*plan.excluded, *checked.excluded))
     named = {"model": "m", "base_model": "b", "backend": "cpu", "fingerprint": "f"}
-    await Ledger(database).start_run("run-1", **named, settings={}, plan=plan)
-    assert await Ledger(database).exclusion_counts("run-1") == {"bad_id": 1}
+    await Ledger(database).start_run(RUN, **named, settings={}, plan=plan)
+    assert await Ledger(database).exclusion_counts(RUN) == {"bad_id": 1}
 
 
 # Whatever one agent writes

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
@@ -32,6 +31,7 @@ from tests.builders_promotion import insert_checkpoint
 from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import ON_LOG, Command, insert_windows, trained
 from trainer.inference.base_model import EMBEDDED, model_directory
+from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.releases import read_pointer
 from trainer.promote.publish import publish
 from trainer.types import Serving
@@ -275,6 +275,25 @@ async def test_copy_of_the_promotion_that_serve_reads(
     assert pointer.serving.checkpoint == point
 
 
+async def test_a_run_that_ended_between_promotion_and_copy_is_resumed_without_a_second_trial(
+    database: Database, on_log: Command, home: Path, tmp_path: Path
+) -> None:
+    """The checkpoint was compared with itself, which is no gain, and the command ended with 5."""
+    await insert_windows(database, 3)
+    code, output = await on_log.run(*ON_LOG)
+    assert code == 0, output
+    point = await find_checkpoint(database, "hindsight", 2)
+    await publish(database, tmp_path / "another home", point.as_release(), Serving("url", point.name), reason="better")
+    await database.pool.execute("UPDATE hindsight.runs SET state = 'failed'")
+    code, output = await on_log.run(*ON_LOG)
+    assert code == 0, output
+    assert "hindsight@step2 is promoted already" in output
+    assert "evaluating" not in output
+    pointer = read_pointer(home, "hindsight")
+    assert pointer is not None
+    assert pointer.serving is not None
+
+
 def script(name: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "scripts" / name), *flags],
@@ -299,14 +318,14 @@ async def test_cache_of_the_converted_model(home: Path, small_disk: Callable[...
 def test_output_of_a_command(stream: str, code: int, database_url: str, tmp_path: Path) -> None:
     """A report that could not be printed is a fault; a log that could not be is none, and Python's 120 is no code."""
     with ALWAYS_FULL.open("wb") as full:
-        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
         done = subprocess.run(
             [sys.executable, str(ROOT / "scripts" / "promote.py"), "--list", "--json"],
             env={"PATH": os.environ["PATH"], "DATABASE_URL": database_url, "HINDSIGHT_HOME": str(tmp_path)},
+            stdout=full if stream == "stdout" else subprocess.PIPE,
+            stderr=full if stream == "stderr" else subprocess.PIPE,
             text=True,
             timeout=120,
             check=False,
-            **streams,
         )
     assert done.returncode == code
     if code:

@@ -39,7 +39,8 @@ from trainer.train.backends.prepare import prepare
 from trainer.types import Group, JudgedGroup
 
 HONEST = ("ada", "ben", "cem")
-PNL = {"ada": 5.0, "ben": 25.0, "cem": 45.0}
+STAKE = {"ada": 10, "ben": 100, "cem": 300, "evil": 50}
+"""In a stock that rose by a tenth: what each earned follows."""
 REWARDS = {"ada": 0.1, "ben": 0.65, "cem": 0.9, "evil": 0.7}
 RULES = Rules(now=end_of(WINDOW, 1) + timedelta(hours=1))
 RUBRIC = load_rubric("trading")
@@ -124,19 +125,21 @@ def evil_texts(draw: st.DrawFn) -> bytes:
 
 def read(agent: str, text: bytes, **columns: Any) -> AgentTrajectory | UnreadableRow:
     """A row as the reader makes it of its columns."""
-    row = trajectory_row(agent, trajectoryId=agent, pnl=PNL.get(agent, 15.0))
+    row = trajectory_row(agent, trajectoryId=agent, pnl=STAKE[agent] / 10)
     made = {**row, "steps": text, "size": len(text), "metadata": row["metadataJson"]}
     return trajectory_of(made | columns, WINDOW, agent.title())
 
 
 def honest_rows() -> list[AgentTrajectory]:
-    rows = [
-        read(agent, json.dumps(recorder_steps(pnl=PNL[agent], response=f"BUY {agent}")).encode()) for agent in HONEST
-    ]
-    return [row for row in rows if isinstance(row, AgentTrajectory)]
+    return [row for row in map(sound, HONEST) if isinstance(row, AgentTrajectory)]
 
 
-NEUTRAL = read("evil", json.dumps(recorder_steps(pnl=15.0)).encode())
+def sound(agent: str) -> AgentTrajectory | UnreadableRow:
+    """A row whose agent bought once, and then waited."""
+    steps = recorder_steps(pnl=STAKE[agent] / 10, response=f"BUY {agent}")
+    steps[0]["action"]["parameters"]["amount"] = STAKE[agent]
+    steps[1]["action"] |= {"actionType": "HOLD", "parameters": {}}
+    return read(agent, json.dumps(steps).encode())
 
 
 # The way of a window
@@ -158,8 +161,8 @@ def way(row: AgentTrajectory | UnreadableRow, policy: CpuPolicy) -> Came:
     unreadable = (row,) if isinstance(row, UnreadableRow) else ()
     window = Window(WINDOW, 1, tuple(rows), make_outcomes(), unreadable)
     checked = check(window, RULES)
-    names = [*(one.trajectory_id for one in checked.usable), *(one.trajectory_id for one in checked.excluded)]
-    assert sorted(names) == ["ada", "ben", "cem", "evil"]
+    accounted = [one.trajectory_id for one in checked.usable] + [one.trajectory_id for one in checked.excluded]
+    assert sorted(accounted) == ["ada", "ben", "cem", "evil"]
     summarise(checked)
     [group] = form_groups(checked, GroupingSettings(), seed=0).groups
     members = [one.trajectory_id for one in group.trajectories]
@@ -220,7 +223,7 @@ async def tokens_of(group: Group, policy: CpuPolicy) -> dict[str, list[tuple[str
 
 @pytest.fixture(scope="module")
 def usual(policy: CpuPolicy) -> Came:
-    return way(NEUTRAL, policy)
+    return way(sound("evil"), policy)
 
 
 @MOST

@@ -30,6 +30,8 @@ from tests.builders import (
     trajectory_row,
 )
 from tests.builders_judge import agent
+from trainer.certify.examine import Examiners, examine
+from trainer.certify.material import Material
 from trainer.judge.outcome import OutcomeJudge
 from trainer.judge.prompt import fit, load_rubric
 from trainer.judge.view import view_of
@@ -195,6 +197,13 @@ async def test_who_cannot_be_measured_costs_only_itself(action: dict[str, Any]) 
     assert isinstance(judged, JudgedGroup)
     assert [(one.trajectory_id, one.reason) for one in judged.left_out] == [("trajectory-5", Reason.NO_PNL)]
     assert {one.trajectory_id: one.score for one in judged.verdicts} == await scores(*HONEST)
+
+
+async def test_nor_does_it_stop_the_examination_of_the_judge() -> None:
+    judge = OutcomeJudge()
+    material = Material("windows", (group_of(*HONEST, agent(5, parameters={"ticker": "GONE"})),), {})
+    asked = await examine(Examiners(judge, judge, judge), material)
+    assert [set(one) for one in asked.first_order] == [{member.trajectory_id for member in HONEST}]
 
 
 async def test_a_group_in_which_nobody_can_be_measured_has_no_verdict() -> None:

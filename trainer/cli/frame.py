@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Command)
 
 EXIT_CODES = """exit codes:
-  0 done; 2 configuration; 3 not enough data; 4 judge or backend failed;
+  0 done; 2 configuration; 3 not enough data; 4 judge, backend or disk failed;
   5 promotion refused; 130 interrupted, resumable"""
 
 

@@ -17,9 +17,10 @@ from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
+    from data_bridge.discovery import WindowRef
     from data_bridge.models import Window
     from data_bridge.quality import Rules
-    from data_bridge.reader import WindowReader, WindowRef
+    from data_bridge.reader import WindowReader
     from trainer.judge.cost import CostEstimate
     from trainer.run.judge_windows import WindowVerdicts
     from trainer.types import JudgedGroup, JudgeIdentity, JudgeUsage

@@ -41,14 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: PromoteSettings) -> int:
-    from trainer.ledger.releases import sync
+    from trainer.ledger.releases import pointer_file, sync
 
     _check(settings)
-    is_list = settings.deed.list_checkpoints
+    home, model, is_list = settings.common.home, settings.model.model, settings.deed.list_checkpoints
     async with database_of(settings, migrate=True, existing=is_list) as database:
+        # A list creates no home, but repairs the copy that an earlier promotion could not write.
+        if not is_list or pointer_file(home, model).parent.is_dir():
+            await sync(database, home, model)
         if is_list:
             return await _list(settings, database)
-        await sync(database, settings.common.home, settings.model.model)
         if settings.deed.finish:
             return await _finish(settings, database)
         promotion = await (_roll_back if settings.deed.rollback else _promote)(settings, database)

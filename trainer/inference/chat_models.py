@@ -143,17 +143,22 @@ class EndpointModel:
                     raise
                 choices = await self._choices(messages, options, logprobs=False)
                 self._has_logprobs = False  # it was them, and not this request, that the endpoint refused
+            return [_completion(choice, self.name) for choice in choices]
         except (BadRequestError, UnprocessableEntityError) as error:
             raise PromptRefused(
                 f"The model {self._model} at {redact(str(self._client.base_url))} refused a request "
                 f"({type(error).__name__}): is its prompt longer than the model's context?"
             ) from error
         except OpenAIError as error:
-            raise BackendError(
-                f"The model {self._model} at {redact(str(self._client.base_url))} did not answer "
-                f"({type(error).__name__}): check the URL, the key and the model's name."
-            ) from error
-        return [_completion(choice, self.name) for choice in choices]
+            raise self._failed(f"did not answer ({type(error).__name__})") from error
+        except (AttributeError, TypeError, ValueError) as error:  # OpenAI's client checks neither type nor fields
+            raise self._failed("did not answer with a chat completion but, perhaps, a proxy's page") from error
+
+    def _failed(self, how: str) -> BackendError:
+        return BackendError(
+            f"The model {self._model} at {redact(str(self._client.base_url))} {how}: "
+            "check the URL, the key and the model's name."
+        )
 
     async def _choices(
         self, messages: Sequence[ChatMessage], options: dict[str, Any], *, logprobs: bool = True
@@ -162,6 +167,8 @@ class EndpointModel:
         shaped: Any = [{"content": None, **msgspec.to_builtins(message)} for message in messages]
         answer = await self._client.chat.completions.create(model=self._model, messages=shaped, **asked)
         choices: list[Choice] = answer.choices
+        if not choices:
+            raise ValueError("no choices")
         return choices
 
     async def close(self) -> None:

@@ -88,6 +88,8 @@ SCHEMA: dict[str, Any] = {
 """Schema of a reply. The same for every call, since endpoints are slow to compile a new one; ``parse`` checks ids."""
 
 _MAX_EXPLANATION = 2_000
+_MAX_TRIED = 5_000
+"""Places at which an object may begin: each that fails costs time in proportion to the text before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +337,9 @@ def _answer(text: str, ids: Sequence[str]) -> dict[str, Any]:
     """
     decoder = json.JSONDecoder(parse_constant=_not_a_number, object_pairs_hook=_without_repeats)
     found: list[tuple[int, int, dict[str, Any] | BadReply]] = []
-    start = text.find("{")
-    while start >= 0:
+    start, tried = text.find("{"), 0
+    while start >= 0 and tried < _MAX_TRIED:
+        tried += 1
         value: dict[str, Any] | BadReply | None = None
         try:
             value, end = decoder.raw_decode(text, start)

@@ -18,6 +18,7 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.quality import Exclusion, Reason
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
+from trainer.ledger.simulation import MAY_READ
 from trainer.ledger.states import (
     DECIDED_REASONS,
     FINAL_REASONS,
@@ -66,8 +67,8 @@ class StoredRun:
 
 
 async def has_ledger(database: Database) -> bool:
-    """Whether there are tables of ours: a dry run makes none."""
-    return bool(await database.pool.fetchval("SELECT to_regclass('hindsight.runs') IS NOT NULL"))
+    """Whether there are tables of ours that this role may read: a dry run makes none."""
+    return bool(await database.pool.fetchval(MAY_READ, "evaluations"))
 
 
 class Ledger(BatchLedger):

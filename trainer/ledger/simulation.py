@@ -42,10 +42,10 @@ SELECT * FROM unnest(
     $1::text[], $2::bigint[], $3::int[], $4::text[], $5::text[], $6::float8[], $7::float8[], $8::float8[], $9::float8[])
 ON CONFLICT (agent_id) DO UPDATE SET balance = EXCLUDED.balance, lifetime_pnl = EXCLUDED.lifetime_pnl
 """
-_MAY_READ = """
+MAY_READ = """
 SELECT EXISTS (
   SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-  WHERE nspname = 'hindsight' AND relname = 'simulated_windows'
+  WHERE nspname = 'hindsight' AND relname = $1
     AND has_schema_privilege(pg_namespace.oid, 'USAGE') AND has_table_privilege(pg_class.oid, 'SELECT'))
 """
 
@@ -136,7 +136,7 @@ async def windows_played(database: Database, seed: int) -> int:
 
 async def newest_simulated(database: Database) -> str | None:
     """The newest window that was ever played here; None if there is none, or the table is missing or not readable."""
-    if not await database.pool.fetchval(_MAY_READ):
+    if not await database.pool.fetchval(MAY_READ, "simulated_windows"):
         return None
     newest: str | None = await database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
     return newest

@@ -12,10 +12,11 @@ from datetime import timedelta
 from typing import Protocol
 
 from data_bridge.database import Database
+from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
 from data_bridge.models import AgentTrajectory
 from data_bridge.quality import CheckedWindow, Exclusion, Measured, Reason, Rules
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.reader import WindowReader
 from data_bridge.survey import Survey, UsableTrajectory, WindowSummary, survey
 from data_bridge.window_ids import start_of
 from trainer.config.sections import HeldOutSettings, PlanSettings

@@ -19,9 +19,10 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from data_bridge.discovery import WindowRef
 from data_bridge.errors import BackendError, ConfigurationError, HindsightError, Interrupted, NotEnoughData
 from data_bridge.quality import Reason
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.reader import WindowReader
 from data_bridge.redaction import redact
 from trainer.config.settings import public_values
 from trainer.judge.open import open_judge

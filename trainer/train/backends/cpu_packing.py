@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _WORTHWHILE = 512
 """Matrix products reach full speed at about this many tokens; shorter sequences are packed together."""
+_MOST_TOGETHER = 64
+"""Replies after one prefix: a row of many steps must not take the square of them to be packed."""
 _LONG = 2048
 """Attention over a packed sequence is dense: beyond this length it costs more than reading a prefix twice."""
 
@@ -131,7 +133,7 @@ def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[in
     for stop in range(1, len(sequences) + 1):
         shared, bound, total = lengths[stop - 1], first_trained[stop - 1], 0
         options = []
-        for start in range(stop - 1, -1, -1):
+        for start in range(stop - 1, max(stop - 1 - _MOST_TOGETHER, -1), -1):
             if start < stop - 1:
                 shared = min(shared, neighbours[start])
             bound = min(bound, first_trained[start])

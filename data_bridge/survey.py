@@ -63,6 +63,11 @@ class WindowSummary:
         return Counter(exclusion.reason for exclusion in self.excluded)
 
     @property
+    def is_trained(self) -> bool:
+        """Whether rows of it were trained before, as the game's own flag says."""
+        return any(one.reason is Reason.ALREADY_USED for one in self.excluded)
+
+    @property
     def judge_tokens(self) -> int:
         return sum(one.judge_tokens for one in self.usable)
 

@@ -72,7 +72,9 @@ def make_report(
 
     ``consulted`` are the windows that an evaluation has used, so that they need not be kept for one.
     """
-    held_out = hold_out([window for window in surveyed.windows if window.usable], consulted, settings.windows)
+    usable = [window for window in surveyed.windows if window.usable]
+    trained = [window.window_id for window in surveyed.windows if window.is_trained]
+    held_out = hold_out(usable, consulted, settings.windows, trained=trained)
     plan = make_plan(surveyed.windows, settings.groups, seed, held_out)
     windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)

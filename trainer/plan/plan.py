@@ -136,7 +136,8 @@ async def look_ahead(
     done_with |= {one.trajectory_id for one in faults}
     remaining = [_remaining(window, done_with) for window in fresh]
     enough = [window for window in remaining if len(window.usable) >= reader.rules.min_agents]
-    kept_back = NOTHING_HELD_OUT if held_out is None else hold_out(enough, consulted, held_out, planned=known)
+    before = {*known, *(window_id for window_id, _ in trained.values())}
+    kept_back = NOTHING_HELD_OUT if held_out is None else hold_out(enough, consulted, held_out, trained=before)
     plan = make_plan(enough, rate, seed, kept_back)
     plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))

@@ -34,7 +34,8 @@ async def readiness_of(database: Database, settings: ReadinessSettings) -> Readi
     surveyed = await survey(WindowReader(database, rules), rules)
     windows = [window for window in surveyed.windows if len(window.usable) >= settings.min_agents]
     consulted = await first_consulted(database.pool) if await has_ledger(database) else ()
-    usable = len(windows) - len(hold_out(windows, consulted, settings).reasons)
+    trained = [window.window_id for window in surveyed.windows if window.is_trained]
+    usable = len(windows) - len(hold_out(windows, consulted, settings, trained=trained).reasons)
     enough = usable >= settings.min_windows
     lookback = written_duration(settings.lookback)
     sentence = f"{counted(usable, 'usable window')} in the last {lookback}, {settings.min_windows} needed"

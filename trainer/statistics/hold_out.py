@@ -49,18 +49,18 @@ NOTHING_HELD_OUT = HoldOut({})
 
 
 def hold_out(
-    usable: Sequence[Hours], consulted: Collection[str], settings: HeldOutSettings, *, planned: Collection[str] = ()
+    usable: Sequence[Hours], consulted: Collection[str], settings: HeldOutSettings, *, trained: Collection[str] = ()
 ) -> HoldOut:
     """What of the ``usable`` windows is kept for the next ruling: none that was ``consulted`` before.
 
-    ``planned`` are windows that the run is trained on already; what decides about it comes after them.
+    ``trained`` are windows that the model is trained on already: what decides comes after them.
     """
-    last = max(planned, default="")
+    last = max(trained, default="")
     fresh = sorted(
         (window for window in usable if window.window_id not in consulted and window.window_id > last),
         key=lambda window: window.window_id,
     )
-    number = min(_number(len(usable) + len(planned), settings), len(fresh))
+    number = min(_number(len(usable) + len(trained), settings), len(fresh))
     if number == 0:
         return NOTHING_HELD_OUT
     kept = fresh[-number:]

@@ -163,7 +163,7 @@ async def _ship(database: Database, home: Path, words: str) -> Evaluation:
     )
     await save(database, measured)
     decision = GateDecision(Ruling.PROMOTE, (f"gain +0.300 is above the required +0.000, {words}",))
-    await keep_ruling(database, measured, decision)
+    await keep_ruling(database.pool, measured, decision)
     await publish(
         database,
         home,

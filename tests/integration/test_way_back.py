@@ -169,22 +169,15 @@ async def test_the_successor_of_a_refused_run_starts_from_what_the_agents_use_al
     ]  # fmt: skip
 
 
-async def test_a_refused_first_run_is_followed_by_one_from_the_base_model(game: Game) -> None:
-    untrained = game.started_from[0]
-    await game.rule("refuse")
-    await game.play(30)
-    await game.run(max_steps=1)
-    assert game.started_from[2:] == [untrained]
-    assert await game.steps() == [(1, 0), (2, 1), (3, 0)]
-
-
 @pytest.mark.parametrize(("max_undecided", "parent"), [(1, 0), (2, 2)])
 async def test_after_enough_undecided_checkpoints_in_a_row_training_starts_from_what_the_agents_use(
     game: Game, max_undecided: int, parent: int
 ) -> None:
+    untrained = game.started_from[0]
     await game.play(30)
     said, _ = await game.run(max_steps=1, max_undecided=max_undecided)
     assert await game.steps() == [(1, 0), (2, 1), (3, parent)]
+    assert game.started_from[2] == (game.weights(2) if parent else untrained)
     went_back = [line for line in said.lines if line.startswith("Starting from")]
     assert len(went_back) == (parent == 0)
 

@@ -60,6 +60,8 @@ class WindowRow:
     anchor: str
     scores: Mapping[str, float]
     """Score by policy, for an evaluated window."""
+    consulted: tuple[str, ...] = ()
+    """Who was evaluated on it, in any run."""
 
     @property
     def gain(self) -> float | None:
@@ -175,7 +177,8 @@ def window_rows(facts: RunFacts) -> list[WindowRow]:
             WindowRow(
                 met.get(window_id) or WindowFacts(window_id, "held_out", 0, (), None, {}),
                 pictures.anchor(window_id),
-                {role.value: scores[role] for role in pictures.ROLES if role in scores},
+                {role.value: scores[role] for role in Role if role in scores},
+                facts.consulted.get(window_id, ()),
             )
         )
     return rows

@@ -43,6 +43,12 @@ ORDER BY (SELECT max(promotion_id) FROM hindsight.promotions p
          run_id IS NULL, created_at DESC
 LIMIT 1
 """
+_CONSULTED = """
+SELECT seen ->> 'window_id' AS window_id,
+       array_agg(model || '@step' || candidate_step || coalesce(' (' || ruling || ')', '') ORDER BY created_at) AS names
+FROM hindsight.evaluations, jsonb_array_elements(report -> 'windows') AS seen
+WHERE seen ->> 'window_id' = ANY($1) GROUP BY 1
+"""
 # The state of the last promoted checkpoint; a rollback to a checkpoint does not promote it again.
 _PROMOTION = """
 WITH own AS (
@@ -106,6 +112,11 @@ async def gather(database: Database, run_id: str) -> RunFacts:
             [window.window_id for window in windows],
         )
         leaked = await _leaked(connection, run["model"], evaluation)
+        seen = {
+            *(one.window_id for one in windows),
+            *(one.window_id for one in (evaluation.windows if evaluation else ())),
+        }
+        consulted = await connection.fetch(_CONSULTED, list(seen))
     return RunFacts(
         run_id=run_id,
         model=run["model"],
@@ -140,6 +151,7 @@ async def gather(database: Database, run_id: str) -> RunFacts:
         windows=windows,
         simulated_windows=simulated,
         leaked_windows=leaked,
+        consulted={row["window_id"]: tuple(row["names"]) for row in consulted},
     )
 
 

@@ -53,7 +53,7 @@ def test_it_answers_and_ends_with_0_when_it_is_asked_to_stop(
             answer = httpx.post(f"{url}/chat/completions", json=question, timeout=60)
             assert answer.json()["model"] == "hindsight@step0"
             server.send_signal(number)
-            rest, _ = server.communicate(timeout=40)
+            rest, _ = server.communicate(timeout=120)
         finally:
             server.kill()
     assert (server.returncode, rest) == (0, "")

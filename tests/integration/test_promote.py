@@ -316,7 +316,7 @@ async def test_rollback_does_not_wait_for_a_running_training(database: Database,
         await _publish(database, tmp_path, await insert_checkpoint(database, step))
     async with hold(database, "hindsight"):
         back = await asyncio.wait_for(
-            roll_back(database, tmp_path, "hindsight", _at, step=None, reason="worse"), timeout=1
+            roll_back(database, tmp_path, "hindsight", _at, step=None, reason="worse"), timeout=60
         )
     assert back.checkpoint.step == 1
 

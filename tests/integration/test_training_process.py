@@ -50,7 +50,7 @@ async def test_a_training_whose_claim_is_lost_is_asked_to_stop_and_we_go_on() ->
     )
     await asyncio.sleep(1)
     lost.set()
-    assert (await asyncio.wait_for(training, 30)).was_interrupted
+    assert (await asyncio.wait_for(training, 60)).was_interrupted
     assert not stop.is_set()
 
 
@@ -101,7 +101,7 @@ class Scheduled:
                 await asyncio.sleep(0.02)
 
     async def ended(self) -> tuple[int, str]:
-        _, errors = await asyncio.wait_for(self.process.communicate(), 60)
+        _, errors = await asyncio.wait_for(self.process.communicate(), 120)
         assert self.process.returncode is not None
         return self.process.returncode, errors.decode()
 

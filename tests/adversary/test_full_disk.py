@@ -300,7 +300,7 @@ def script(name: str, *flags: str, **variables: str) -> subprocess.CompletedProc
         env={"PATH": os.environ["PATH"], **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -324,7 +324,7 @@ def test_output_of_a_command(stream: str, code: int, database_url: str, tmp_path
             stdout=full if stream == "stdout" else subprocess.PIPE,
             stderr=full if stream == "stderr" else subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
     assert done.returncode == code

@@ -20,10 +20,11 @@ from xxhash import xxh3_128_hexdigest
 from data_bridge.models import Action, AgentTrajectory, ChatMessage, EnvironmentState, LLMCall, Step, UnreadableRow
 from data_bridge.quality import Reason
 
-TRAJECTORY_COLUMNS = """
+# Postgres has years that Python has not.
+_MOMENT = "least(greatest({0}, '0002-01-01'), '9998-12-31') AT TIME ZONE 'UTC' AS {0}"
+TRAJECTORY_COLUMNS = f"""
   "trajectoryId", "agentId", "windowId", "windowHours", "scenarioId",
-  "startTime" AT TIME ZONE 'UTC' AS "startTime", "endTime" AT TIME ZONE 'UTC' AS "endTime",
-  "createdAt" AT TIME ZONE 'UTC' AS "createdAt",
+  {", ".join(_MOMENT.format(column) for column in ('"startTime"', '"endTime"', '"createdAt"'))},
   octet_length("stepsJson") AS size,
   CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1
        THEN textsend("stepsJson") END AS steps,

@@ -27,9 +27,12 @@ _UNSAFE_BUT_FAST = {"fsync": "off", "full_page_writes": "off", "max_connections"
 
 
 def pytest_configure() -> None:
-    """A suite that a script starts with ``&`` ignores SIGINT, and so would every process that a test sends it to."""
+    """A suite started with ``&`` ignores SIGINT, with nohup SIGHUP; so would each process that a test sends it to."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ class Command:
         return await self.ended(self.start(*flags))
 
     async def ended(self, process: ForkServerProcess) -> tuple[int | None, str]:
-        await asyncio.to_thread(process.join, 120)
+        await asyncio.to_thread(process.join, 300)
         return process.exitcode, self.output.read_text()
 
     def checkpoints(self) -> list[Path]:

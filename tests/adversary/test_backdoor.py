@@ -40,9 +40,10 @@ def replies(tiny: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def neutrals(tiny: Path, replies: Any) -> list[Any]:
-    """Runs without the attacker: an agent of the model in its place, and one that says what it pretends to say."""
-    agents = (TRIAL.neutral, TRIAL.honest_twin)
-    return [asyncio.run(TRIAL.train(tiny, replies, agent, **SETTINGS)) for agent in agents]
+    """Runs without the attacker: two agents of the model in its place, and one that says what it pretends to say."""
+    runs = [TRIAL.train(tiny, replies, TRIAL.neutral, place=place, **SETTINGS) for place in range(2)]
+    runs.append(TRIAL.train(tiny, replies, TRIAL.honest_twin, **SETTINGS))
+    return [asyncio.run(run) for run in runs]
 
 
 async def test_the_trial_would_show_a_backdoor(tiny: Path, replies: Any, neutrals: list[Any]) -> None:

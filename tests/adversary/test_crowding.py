@@ -193,6 +193,16 @@ async def test_an_id_that_the_ledger_cannot_index_costs_its_row(database: Databa
     assert await Ledger(database).exclusion_counts(RUN) == {"bad_id": 1}
 
 
+@pytest.mark.parametrize("column", ["startTime", "endTime", "createdAt"])
+@pytest.mark.parametrize("moment", ["20000-01-01", "4000-01-01 BC", "infinity", "-infinity"])
+async def test_a_time_that_python_does_not_know_stops_nobody(database: Database, column: str, moment: str) -> None:
+    await insert_window(database.pool)
+    await write(database, trajectory_row("mallory", trajectoryId="m"))
+    await database.pool.execute(f"""UPDATE trajectories SET "{column}" = '{moment}' WHERE "trajectoryId" = 'm'""")
+    [checked] = await checked_windows(database)
+    assert usable(checked) >= HONEST
+
+
 # Whatever one agent writes
 
 _SPELLINGS = st.sampled_from(

@@ -130,9 +130,9 @@ async def test_checkpoints(database: Database, on_log: Command, home: Path, smal
     assert await trained(database) == dict.fromkeys(ids, 1)
 
 
-async def started_until_it_plays(command: Command) -> ForkServerProcess:
+async def started_until_it_plays(command: Command, *flags: str) -> ForkServerProcess:
     """The closed loop, stopped in its first day so that its disk can be filled at one moment."""
-    process = command.start(*LOOP)
+    process = command.start(*LOOP, *flags)
     while process.is_alive() and "day 1: playing" not in command.output.read_text():
         await asyncio.sleep(0.01)
     assert process.pid is not None, command.output.read_text()
@@ -227,7 +227,7 @@ async def test_table_of_the_agents_log(
     await connection.execute(f"ALTER TABLE trajectories SET TABLESPACE {space}")
     disk.fill()
     command = Command(url, home, shared_tiny_model(tmp_path_factory))
-    code, output = await ended_soon(command, command.start("--simulate", "on", *LOOP))
+    code, output = await ended_soon(command, await started_until_it_plays(command, "--simulate", "on"))
     assert code == 4, output
     assert "The disk of the database" in sentence_in(output)
     assert len(list((home / "spool").glob("*.spool"))) == 1, "what was recorded waits there"
@@ -300,7 +300,7 @@ def script(name: str, *flags: str, **variables: str) -> subprocess.CompletedProc
         env={"PATH": os.environ["PATH"], **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -324,7 +324,7 @@ def test_output_of_a_command(stream: str, code: int, database_url: str, tmp_path
             stdout=full if stream == "stdout" else subprocess.PIPE,
             stderr=full if stream == "stderr" else subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
     assert done.returncode == code

@@ -20,7 +20,7 @@ from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import ON_LOG, Command, insert_windows, trained
 
 ROOT = Path(__file__).resolve().parents[2]
-SAFETY_NET = 120
+SAFETY_NET = 300
 
 STEP_IN_HAND = """
 import asyncio, sys

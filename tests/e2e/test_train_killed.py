@@ -33,9 +33,11 @@ async def _insert_marked_window(database: Database, window_id: str) -> set[str]:
             database.pool,
             f"agent-{number}",
             window_id=window_id,
-            pnl=40.0 * number,
-            steps=recorder_steps(1, prompt=f"It is hour {window_id} now.", response=f"BUY ACME {number}")
-            + recorder_steps(1, prompt="Wait?", response="HOLD"),
+            pnl=10.0 * number,
+            steps=recorder_steps(
+                1, pnl=10.0 * number, prompt=f"It is hour {window_id} now.", response=f"BUY ACME {number}"
+            )
+            + recorder_steps(1, pnl=0.0, prompt="Wait?", response="HOLD"),
         )
         for number in range(3)
     }

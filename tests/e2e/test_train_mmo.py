@@ -38,7 +38,7 @@ def in_a_process_of_its_own(*flags: str, environment: dict[str, str]) -> subproc
         env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -93,7 +93,7 @@ async def test_of_two_trainers_started_at_once_one_works_and_the_other_says_who_
     ids = await insert_windows(database, 8)
     one = command.start(*ON_LOG, "--groups-per-step", "1")
     other = command.start(*ON_LOG, "--groups-per-step", "1")
-    await asyncio.to_thread(one.join, 120)
+    await asyncio.to_thread(one.join, 300)
     code, output = await command.ended(other)
     assert {one.exitcode, code} == {0, 2}, output
     assert "is being trained by" in output

@@ -1,6 +1,6 @@
 """The policy on the CPU: a frozen base model in fp32, a LoRA adapter, its optimizer; and log-probabilities from it.
 
-Many replies share one packed sequence (see ``cpu_packing``): a row of clusters, each a prompt followed by the replies
+Many replies share one packed sequence (see ``cpu_step``): a row of clusters, each a prompt followed by the replies
 to it. Prompt tokens see the prompt so far, reply tokens the prompt and their own reply; no token sees another cluster,
 and attention computes only the pairs that may see each other. The output layer, the largest product of a small model,
 is computed for reply tokens only. The adapter does not change during a step, so base weight and adapter are added once

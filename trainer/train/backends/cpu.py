@@ -23,7 +23,8 @@ from trainer.inference.base_model import model_directory
 from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
 from trainer.inference.policy import CpuPolicy, PolicyScorer
 from trainer.train.backends.art_interface import import_art, largest_ratio_of
-from trainer.train.backends.cpu_step import NotFinite, StepSettings, control_fault, fault_of_step, gradient_step
+from trainer.train.backends.cpu_faults import control_fault, fault_of_step
+from trainer.train.backends.cpu_step import NotFinite, StepSettings, gradient_step
 from trainer.train.backends.prepare import prepare, rows_at_fault
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 

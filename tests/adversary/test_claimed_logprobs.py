@@ -49,8 +49,7 @@ async def gain(home: Path, tiny: Path, claimed: float | None, **options: Any) ->
         return sum(after.logprobs) - sum(before.logprobs), result.metrics
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("claimed", [-29.0, -18.0])
+@pytest.mark.parametrize(("claimed", "level"), [(-29.0, "token"), (-18.0, "sequence")])
 async def test_a_claim_does_not_take_the_step_from_the_others(
     claimed: float, level: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

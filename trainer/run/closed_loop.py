@@ -68,8 +68,9 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
             run.loop = LoopState(await _first_window(session))
         await session.ledger.note(run.run_id, run.loop)
         await _play_and_train(session, run, run.loop)
-        after = end_of(run.loop.days[-1].last_window, 1) + session.settings.windows.embargo
-        run.now = await play_for_evaluation(session, after)
+        if session.settings.windows.held_out_share > 0:
+            after = end_of(run.loop.days[-1].last_window, 1) + session.settings.windows.embargo
+            run.now = await play_for_evaluation(session, after)
         result = await then(run)
     return run, result
 
@@ -122,7 +123,8 @@ async def _first_window(session: Session) -> str:
     if newest is not None:
         return window_of(start_of(newest) + timedelta(hours=1))
     hours = settings.run.iterations * settings.run.windows_per_iteration
-    hours += settings.windows.eval_windows + -(-settings.windows.embargo // timedelta(hours=1))
+    if settings.windows.held_out_share > 0:
+        hours += settings.windows.eval_windows + -(-settings.windows.embargo // timedelta(hours=1))
     return last_closed_windows(hours, window_rules(settings.windows).now)[0]
 
 

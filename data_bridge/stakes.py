@@ -11,7 +11,7 @@ read stays unknown and is never assumed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -158,9 +158,9 @@ def read_action(action: Action, outcomes: MarketOutcomes) -> Reading:
     return _in_stock(market, direction, share)
 
 
-def readings_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> list[Reading]:
-    """What each of its actions did, in order."""
-    return [read_action(step.action, outcomes) for step in trajectory.steps if step.action is not None]
+def readings_of(actions: Iterable[Action], outcomes: MarketOutcomes) -> list[Reading]:
+    """What each action did, in order."""
+    return [read_action(action, outcomes) for action in actions]
 
 
 def net_stakes(readings: Sequence[Reading], unsized: float) -> list[Stake] | None:

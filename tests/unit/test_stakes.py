@@ -159,6 +159,6 @@ async def test_what_is_recomputed_agrees_with_what_the_market_paid() -> None:
             row = row_of(life, hour)
             found = assess(row, outcomes)
             assert found is not None
-            if any(reading.deed is Deed.STAKE for reading in readings_of(row, outcomes)):
+            if any(reading.deed is Deed.STAKE for reading in readings_of(row.actions, outcomes)):
                 earned = found.excess + (outcomes.stocks[0].change_percent or 0.0) / 100
                 assert earned == pytest.approx(life.pnl / life.steps[0].book.balance, abs=0.002)

@@ -108,7 +108,7 @@ class OutcomeJudge:
 
 def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment | None:
     """None if what the agent earned does not follow from its actions and the prices, or is absurdly large."""
-    readings = readings_of(trajectory, outcomes)
+    readings = readings_of(trajectory.actions, outcomes)
     held, earned = net_stakes(readings, UNSIZED), _replayed_return(trajectory)
     if held is None and earned is None:
         return None

@@ -117,7 +117,7 @@ def _result(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> dict[str, 
     """What the hour earned by the game's own prices, where that follows from the decisions alone."""
     if trajectory.replayed_pnl is not None:
         return {"profit_in_this_window": trajectory.replayed_pnl}
-    readings = readings_of(trajectory, outcomes)
+    readings = readings_of(trajectory.actions, outcomes)
     if not all(reading.deed in (Deed.STAKE, Deed.NO_TRADE, Deed.FAILED) for reading in readings):
         return {}
     stakes = [reading.stake for reading in readings if reading.stake is not None]

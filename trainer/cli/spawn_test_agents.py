@@ -44,14 +44,14 @@ async def spawn(settings: SpawnSettings) -> int:
     from trainer.ledger.simulation import unplayed
     from trainer.world.agents import Exploration
     from trainer.world.dirt import soil
-    from trainer.world.market import Market
+    from trainer.world.market import EDITION, Market
     from trainer.world.play import play_windows
 
     windows = windows_to_play(settings, datetime.now(UTC))
     market = Market(settings.play.seed, settings.market.luck, settings.market.stage, settings.market.decisions)
     async with _own_database(settings) as database, _cast(settings) as cast:
         started = time.monotonic()
-        fresh = await unplayed(database, astuple(market), windows)
+        fresh = await unplayed(database, astuple(market), windows, EDITION)
         with _progress(len(windows), quiet=settings.output.json_output) as advance:
             tally = await play_windows(
                 database,

@@ -15,8 +15,6 @@ from typing import Literal
 from trainer.world.chance import bits, pick, unit
 from trainer.world.vocabulary import LIKELY, UNLIKELY, WORDS, FamilyName, Words
 
-Kind = Literal["good", "bad", "neutral", "mixed"]
-
 _MIXED_SHARE = 1 / 3
 """Of the headlines that point nowhere."""
 _NUMBERS = range(3, 60)
@@ -25,10 +23,8 @@ _NUMBERS = range(3, 60)
 def headline(ticker: str, direction: int, words: FamilyName, *key: object) -> str:
     """A headline on ``ticker`` (``$COIN``) that points up (+1), down (-1) or nowhere (0)."""
     family = WORDS[words]
-    if direction:
-        patterns = family.pointed
-    else:
-        patterns = family.mixed if unit(*key, "mixed") < _MIXED_SHARE else family.neutral
+    pointless = family.mixed if unit(*key, "mixed") < _MIXED_SHARE else family.neutral
+    patterns = family.pointed if direction else pointless
     text = _filled(pick(patterns, *key, "pattern"), family, ticker, direction, key)
     return text[0].upper() + text[1:]
 

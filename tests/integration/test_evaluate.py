@@ -37,7 +37,12 @@ from trainer.world.market import Market
 from trainer.world.play import play_windows
 
 # A simulated market whose clock is ahead of ours.
-WINDOWS = [window for window in windows_from("2099-03-02T00:00", 200) if is_held_out(window)][:12]
+MARKET = Market(7, luck=0.0)
+WINDOWS = [
+    window
+    for window in windows_from("2099-03-02T00:00", 400)
+    if is_held_out(window) and MARKET.hour(window).tickers[0].direction  # hours in which reading the news matters
+][:12]
 ALSO_TRAINED = [window for window in windows_from("2099-03-02T00:00", 5) if not is_held_out(window)]
 SEVERAL_LIVES = {":step0": babbles, ":step1": against_the_news, ":step2": follows_the_news}
 
@@ -51,9 +56,8 @@ def checkpoints() -> Iterator[CheckpointServer]:
 @pytest.fixture
 async def played(database: Database, tmp_path: Path) -> Database:
     """Held-out windows of the simulated market, and two checkpoints."""
-    market = Market(7, luck=0.1)
     windows = sorted(WINDOWS + ALSO_TRAINED)
-    await play_windows(database, tmp_path / "spool", market, scripted_cast(3, 7), windows, write_together=50)
+    await play_windows(database, tmp_path / "spool", MARKET, scripted_cast(3, 7), windows, write_together=50)
     for step in (1, 2):
         await insert_checkpoint(database, step, windows=ALSO_TRAINED)
     return database

@@ -112,10 +112,10 @@ _QUESTION = (OpenQuestion("#1", "ferry departs soon", 0.5),)
 
 EXAMPLES: dict[StageName, tuple[Example, ...]] = {
     "one": (
-        Example((Quote("$ACME", 83, True),), "Orders at $ACME surge", Decision(BUY, "$ACME", 20)),
-        Example((Quote("$IRIS", 214, False),), "$IRIS gets a big award", Decision(BUY, "$IRIS", 20)),
-        Example((Quote("$ZETA", 147, False),), "Orders at $ZETA collapse", Decision(SELL, "$ZETA", 20)),
-        Example((Quote("$FLUX", 320, True),), "$FLUX gets a big penalty", Decision(SELL, "$FLUX", 20)),
+        Example((Quote("$ACME", 83, False),), "Orders at $ACME surge", Decision(BUY, "$ACME", 20)),
+        Example((Quote("$IRIS", 214, True),), "$IRIS gets a big award", Decision(BUY, "$IRIS", 20)),
+        Example((Quote("$ZETA", 147, True),), "Orders at $ZETA collapse", Decision(SELL, "$ZETA", 20)),
+        Example((Quote("$FLUX", 320, False),), "$FLUX gets a big penalty", Decision(SELL, "$FLUX", 20)),
     ),
     "several": (
         Example(

@@ -121,8 +121,11 @@ async def main() -> None:
     parser.add_argument("--samples", type=int, default=4, help="replies to each question at temperature 1")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="a short run")
     parser.add_argument("--auc", action="store_true", help="also compare the likelihoods of BUY and SELL")
     options = parser.parse_args()
+    if options.quick:
+        options.questions, options.samples = 16, 1
     base = model_directory(options.base_model, options.home)
     asked = {name: questions(options.questions, *families, options.seed) for name, families in COLUMNS.items()}
     print(f"{'':22s} {options.questions} of each     {'valid':19s} {'right given valid':19s} {'both':19s} BUY of valid")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from string import Formatter
 from typing import Literal
 
-from trainer.world.chance import bits, pick, unit
+from trainer.world.chance import pick, unit
 from trainer.world.vocabulary import LIKELY, UNLIKELY, WORDS, FamilyName, Words
 
 _MIXED_SHARE = 1 / 3
@@ -43,22 +43,25 @@ def direction_of(text: str, subject: str) -> int:
 
 
 def _filled(pattern: str, family: Words, ticker: str, direction: int, key: tuple[object, ...]) -> str:
-    """``pattern`` with all its slots filled. The key of a draw contains the slot's place, so that none depend on it."""
+    """``pattern`` with its slots filled, by a draw for each."""
     pieces: list[str] = []
     for place, (text, slot, _, _) in enumerate(Formatter().parse(pattern)):
         pieces.append(text)
-        here = (*key, place)
         if slot == "ticker":
             pieces.append(ticker)
         elif slot == "number":
-            pieces.append(str(_NUMBERS[bits(*here) % len(_NUMBERS)]))
-        elif slot in ("good", "bad"):
-            said = 1 if slot == "good" else -1
-            pieces.append(_filled(pick(family.part, *here), family, ticker, said, here))
+            pieces.append(str(pick(_NUMBERS, *key, place)))
         elif slot is not None:
-            pointed = family.up if direction > 0 else family.down
-            pieces.append(pick(family.plain.get(slot) or pointed[slot], *here))
+            pieces.append(pick(_choices(slot, family, direction), *key, place))
     return "".join(pieces)
+
+
+def _choices(slot: str, family: Words, direction: int) -> tuple[str, ...]:
+    if slot in family.plain:
+        return family.plain[slot]
+    said, _, name = slot.rpartition("_")
+    is_good = said == "good" if said else direction > 0
+    return (family.up if is_good else family.down)[name]
 
 
 def _any_of(phrases: Iterable[str]) -> re.Pattern[str]:

@@ -29,9 +29,7 @@ class Words:
     neutral: tuple[str, ...]
     """Patterns of headlines that point nowhere."""
     mixed: tuple[str, ...]
-    """Patterns of headlines with something good and something bad, of equal weight."""
-    part: tuple[str, ...]
-    """Patterns of what stands in the slots ``{good}`` and ``{bad}`` of a mixed headline."""
+    """Patterns of headlines with something good and something bad, of equal weight, in slots that say which."""
     plain: Slots
     """Words that point nowhere."""
     up: Slots
@@ -59,12 +57,11 @@ _TRAINED = Words(
         "{who} tour the {office} of {ticker} on {day}",
     ),
     mixed=(
-        "{ticker} {good} but {bad}",
-        "{ticker} {bad} but {good}",
-        "{good} at {ticker} while {bad}",
-        "{bad} at {ticker} while {good}",
+        "{ticker} {measure} {good_moved} by {number} million but it {bad_event}",
+        "{ticker} {measure} {bad_moved} by {number} million but it {good_event}",
+        "{ticker} {good_event} while {measure} {bad_moved}",
+        "{ticker} {bad_event} while {measure} {good_moved}",
     ),
-    part=("{measure} {moved}", "{measure} {moved} by {number} million"),
     plain={
         "measure": ("profit", "revenue", "sales", "demand", "exports", "income"),
         "when": ("last quarter", "this month", "over the year", "in its main market", "on Monday"),
@@ -127,10 +124,11 @@ _UNSEEN = Words(
         "{ticker} keeps {number} {things} in storage",
     ),
     mixed=(
-        "For {ticker}, {good}, yet {bad}",
-        "For {ticker}, {bad}, yet {good}",
+        "{ticker}: {measure} {good_moved}, yet it {bad_event}",
+        "{ticker}: {measure} {bad_moved}, yet it {good_event}",
+        "{when}, {ticker} {good_event}, yet {measure} {bad_moved}",
+        "{when}, {ticker} {bad_event}, yet {measure} {good_moved}",
     ),
-    part=("{measure} {moved}", "{measure} {moved} by {number} percent"),
     plain={
         "measure": ("earnings", "turnover", "bookings", "shipments", "subscriptions", "cash flow"),
         "when": ("today", "since spring", "within minutes", "before dawn", "yesterday"),

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 32_768
 """Tokens of a prompt with its reply: what ART's trainers take by default, and W&B's smallest model."""
-_LARGEST_ID = 2**24  # no vocabulary is as large
-_LEAST_LOGPROB = -30.0
-"""A token less likely than this is never sampled; trained on as if it had been, it would outweigh all others."""
+_LARGEST_ID, _LEAST_LOGPROB = 2**24, -30.0
+"""No vocabulary is as large; and a token less likely is never sampled."""
 _ROUNDING = 1e-3
 _UNSAID = 4
 """Tokens that a reply may have beyond one for each of its bytes: its end, and whitespace that the log left out."""
@@ -266,19 +265,19 @@ def _says(text: str, reply: str, tool_calls: Sequence[dict[str, Any]]) -> bool:
         return text == reply
     if not text.startswith(reply):
         return False
-    rest, found, decoder = text[len(reply) :], [], json.JSONDecoder(object_pairs_hook=_without_doubles)
+    end, between, found = len(reply), "", []
+    decoder = json.JSONDecoder(object_pairs_hook=_without_doubles)
     try:
         wanted = [(call["function"]["name"], decoder.decode(call["function"]["arguments"])) for call in tool_calls]
-        while "{" in rest:
-            before, after = rest[: rest.index("{")], rest[rest.index("{") :]
-            call, length = decoder.raw_decode(after)
+        while (start := text.find("{", end)) >= 0:
+            between += text[end:start]
+            call, end = decoder.raw_decode(text, start)
             found.append((call.pop("name", None), call.pop("arguments", call.pop("parameters", None))))
-            rest = before + after[length:]
             if call:
                 return False
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return False
-    return found == wanted and not _TOOL_TAGS.sub("", rest)
+    return found == wanted and not _TOOL_TAGS.sub("", between + text[end:])
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -303,20 +302,37 @@ async def _score(calls: Sequence[_Call], scorer: Scorer | None) -> None:
             call.skip = _Skip(Reason.TOO_LONG, "longer than the model's context, or not to be written as its tokens")
         elif not scored.token_ids:
             call.skip = _Skip(Reason.TOKENS_DIFFER, "its token ids say something else than its text and tool calls")
+        elif not all(map(math.isfinite, scored.logprobs)):
+            call.skip = _Skip(Reason.ROW_FAULT, "the policy gives its reply a log-probability that is no number")
         else:
             call.skip = None
         call.tokens = scored if call.skip is None else None
 
 
-def _converted(member: RewardedTrajectory, calls: Sequence[_Call], rules: ConversionRules) -> Converted:
-    import art
+def untrained(member: RewardedTrajectory, reason: Reason, detail: str = "") -> Converted:
+    """``member`` as one that only counts towards the group's mean."""
+    return _built(member, [], [], _Skip(reason, detail))
 
+
+def _converted(member: RewardedTrajectory, calls: Sequence[_Call], rules: ConversionRules) -> Converted:
     turns = [(call, history) for call in calls if call.tokens is not None and (history := _history(call)) is not None]
     trained, histories = [call for call, _ in turns], [history for _, history in turns]
+    skip = next((call.skip for call in calls if call.skip is not None), None)
+    if skip is None:
+        skip = _Skip(Reason.NO_TRAINABLE_TOKENS, f"no call with purpose {', '.join(rules.purposes)}")
+    return _built(member, trained, histories, skip)
+
+
+def _built(
+    member: RewardedTrajectory, trained: Sequence[_Call], histories: list[art.trajectories.History], skip: _Skip
+) -> Converted:
+    """``member`` for ART; ``skip`` is the reason if nothing of it is trained."""
+    import art
+
     counts = sum((_counts(call) for call in trained), TokenCounts())
     steps = [call.author.step for call in trained if call.author.step is not None]
     trajectory = art.Trajectory(
-        messages_and_choices=histories[0].messages_and_choices if histories else list(_UNTRAINED),
+        messages_and_choices=histories[0].messages_and_choices if histories else list(UNTRAINED),
         additional_histories=histories[1:],
         reward=member.reward,
         initial_policy_version=min(steps, default=None),
@@ -326,12 +342,7 @@ def _converted(member: RewardedTrajectory, calls: Sequence[_Call], rules: Conver
             "window_id": member.trajectory.window_id,
         },
     )
-    if trained:
-        return Converted(trajectory, counts)
-    skip = next((call.skip for call in calls if call.skip is not None), None)
-    if skip is None:
-        skip = _Skip(Reason.NO_TRAINABLE_TOKENS, f"no call with purpose {', '.join(rules.purposes)}")
-    return Converted(trajectory, counts, skip.reason, skip.detail)
+    return Converted(trajectory, counts) if trained else Converted(trajectory, counts, skip.reason, skip.detail)
 
 
 def _history(call: _Call) -> art.trajectories.History | None:
@@ -385,5 +396,5 @@ def _choice(call: _Call) -> Any:
     )
 
 
-_UNTRAINED = ({"role": "user", "content": ""}, {"role": "assistant", "content": ""})
+UNTRAINED = ({"role": "user", "content": ""}, {"role": "assistant", "content": ""})
 """A member that only counts towards the mean: a plain turn, which ART does not train, and nothing of its log."""

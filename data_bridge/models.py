@@ -187,21 +187,23 @@ class AgentTrajectory(msgspec.Struct, frozen=True):
     content_hash: str
     """Hash of ``stepsJson`` as stored: the key of the verdict cache and of the lineage."""
     size_bytes: int
+    created_at: datetime | None = None
+    """When the row was written; None for a trajectory that was never a row. The earliest of an agent counts."""
     agent_name: str | None = None
     role: str | None = None
     scenario_id: str | None = None
     final_status: str = "completed"
     final_balance: float | None = None
     lifetime_pnl: float | None = None
-    ground_truth: dict[str, Any] | None = None
-    """``gameKnowledge`` and similar keys: shown only to the judge, never part of a trained token."""
     is_training_data: bool = True
     is_evaluation: bool = False
     used_in_training: bool = False
+    replayed_pnl: float | None = None
+    """What the decision earned when our own replay rebuilt its hour: a fact. Never read from a row."""
 
     @property
     def window_pnl(self) -> float | None:
-        """The agent's profit in this window: last minus first known lifetime P&L, never the lifetime figure itself.
+        """The profit that the row claims for this window: last minus first lifetime P&L, never the lifetime figure.
 
         The last state is the one recorded after the last step (``finalPnL``), if the row has it.
         """
@@ -212,6 +214,7 @@ class AgentTrajectory(msgspec.Struct, frozen=True):
 
     @property
     def starting_balance(self) -> float | None:
+        """The balance that the row claims at its first step that names one."""
         return next((step.state.balance for step in self.steps if step.state.balance is not None), None)
 
     @property

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes, Step, Window
+from data_bridge.stakes import contradiction
 from data_bridge.window_ids import end_of, is_closed, is_held_out
 
 
@@ -23,9 +24,13 @@ class Reason(StrEnum):
     NO_STEPS = "no_steps"
     OVERSIZED = "oversized"
     BAD_WINDOW_ID = "bad_window_id"
+    BAD_ID = "bad_id"
+    TOO_MANY_ROWS = "too_many_rows"
+    OVER_SHARE = "over_share"
     # the row's content and flags (decided by ``check``)
     NO_LLM_CALLS = "no_llm_calls"
     TOO_FEW_ACTIONS = "too_few_actions"
+    BOOKS_CONTRADICT = "books_contradict"
     EVALUATION_ROW = "evaluation_row"
     NOT_TRAINING_DATA = "not_training_data"
     DUPLICATE_AGENT = "duplicate_agent"
@@ -43,6 +48,7 @@ class Reason(StrEnum):
     NOT_SELECTED = "not_selected"
     JUDGE_BAD_REPLY = "judge_bad_reply"
     JUDGE_UNAVAILABLE = "judge_unavailable"
+    JUDGE_FILTERED = "judge_filtered"
     OVER_BUDGET = "over_budget"
     OVER_CONTEXT = "over_context"
     NO_PNL = "no_pnl"
@@ -54,6 +60,7 @@ class Reason(StrEnum):
     FOREIGN_NEGATIVE = "foreign_negative"
     TOO_LONG = "too_long"
     STALE = "stale"
+    ROW_FAULT = "row_fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class Exclusion:
     window_id: str
     reason: Reason
     detail: str = ""
+    content_hash: str = ""
+    """Of the row as it was read; empty where that is not known. A row that has changed since gets another chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,10 @@ class Rules:
     """How far before ``now`` a window may start. The reader's discovery applies this; ``check`` does not."""
 
 
+Measured = Callable[[AgentTrajectory, MarketOutcomes], bool]
+"""Whether a judge that does not read, but computes, can score a trajectory."""
+
+
 def check(window: Window, rules: Rules) -> CheckedWindow:
     """Every row of ``window`` as usable or excluded with one reason.
 
@@ -106,20 +119,19 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
     ]
     sound: list[AgentTrajectory] = []
     for trajectory in window.trajectories:
-        fault = _fault_of_row(trajectory, rules)
+        fault = _fault_of_row(trajectory, window.outcomes, rules)
         if fault is None:
             sound.append(trajectory)
         else:
             excluded.append(exclusion_of(trajectory, *fault))
 
-    usable = _one_per_agent(sound)
-    if len(usable) < len(sound):
-        kept = {trajectory.trajectory_id for trajectory in usable}
-        excluded += [
-            exclusion_of(trajectory, Reason.DUPLICATE_AGENT, "another trajectory of the agent did more in this window")
-            for trajectory in sound
-            if trajectory.trajectory_id not in kept
-        ]
+    usable: list[AgentTrajectory] = []
+    for first, later in _by_agent(sound):
+        if first.used_in_training:
+            excluded.append(exclusion_of(first, Reason.ALREADY_USED, _USED))
+        else:
+            usable.append(first)
+        excluded += [exclusion_of(one, Reason.DUPLICATE_AGENT, WRITTEN_LATER) for one in later]
 
     fault = _fault_of_window(window, len(usable), rules)
     if fault is not None:
@@ -128,13 +140,38 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
     return CheckedWindow(window, tuple(usable), tuple(excluded))
 
 
-def _fault_of_row(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, str] | None:
+_MAX_HOURS = 24 * 7
+"""A row that claims a longer window is wrong; it has no vote."""
+
+
+def hours_of(trajectories: Iterable[AgentTrajectory]) -> int:
+    """The length of a window in hours, by vote: one for each agent, the lower median decides.
+
+    So a minority of agents, however many rows they write, can neither keep a window open nor close it early. Agents
+    that show a model's reply vote; only where there are none, the others. A claim out of range is no vote.
+    """
+    readable = [one for one in trajectories if 1 <= one.window_hours <= _MAX_HOURS]
+    voters = [one for one in readable if _has_reply(one.steps)] or readable
+    claims: dict[str, list[int]] = {}
+    for one in voters:
+        claims.setdefault(one.agent_id, []).append(one.window_hours)
+    return _lower_median([_lower_median(own) for own in claims.values()]) if claims else 1
+
+
+def _lower_median(numbers: Sequence[int]) -> int:
+    return sorted(numbers)[(len(numbers) - 1) // 2]
+
+
+def _fault_of_row(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: Rules) -> tuple[Reason, str] | None:
     if trajectory.is_evaluation:
         return Reason.EVALUATION_ROW, "isEvaluation is set"
     if not trajectory.is_training_data:
         return Reason.NOT_TRAINING_DATA, "isTrainingData is not set"
-    if trajectory.used_in_training:
-        return Reason.ALREADY_USED, "usedInTraining is set"
+    fault = _fault_of_content(trajectory, outcomes, rules)
+    return (Reason.ALREADY_USED, _USED) if fault is not None and trajectory.used_in_training else fault
+
+
+def _fault_of_content(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: Rules) -> tuple[Reason, str] | None:
     if not trajectory.steps:
         return Reason.NO_STEPS, "no steps"
     if not _has_reply(trajectory.steps):
@@ -142,7 +179,8 @@ def _fault_of_row(trajectory: AgentTrajectory, rules: Rules) -> tuple[Reason, st
     actions = _count_actions(trajectory.steps, rules.min_actions)
     if actions < rules.min_actions:
         return Reason.TOO_FEW_ACTIONS, f"{actions} of at least {rules.min_actions}"
-    return None
+    untrue = contradiction(trajectory, outcomes)
+    return None if untrue is None else (Reason.BOOKS_CONTRADICT, untrue)
 
 
 def _has_reply(steps: Sequence[Step]) -> bool:
@@ -162,6 +200,25 @@ def _count_actions(steps: Sequence[Step], enough: int) -> int:
         if step.action is not None and not step.action.is_pending:
             actions += 1
     return actions
+
+
+def leave_out_unmeasured(checked: CheckedWindow, rules: Rules, is_measured: Measured) -> CheckedWindow:
+    """``checked`` without the rows that the judge cannot measure; without the others too if they are too few then."""
+    outcomes = checked.window.outcomes
+    known = [one for one in checked.usable if is_measured(one, outcomes)]
+    names = {one.trajectory_id for one in known}
+    excluded = [
+        exclusion_of(
+            one, Reason.NO_PNL, "what it earned in the window follows neither from its trades nor its accounts"
+        )
+        for one in checked.usable
+        if one.trajectory_id not in names
+    ]
+    if excluded and len(known) < rules.min_agents:
+        detail = f"{len(known)} of at least {rules.min_agents} whose profit is known"
+        excluded += [exclusion_of(one, Reason.TOO_FEW_AGENTS, detail) for one in known]
+        known = []
+    return CheckedWindow(checked.window, tuple(known), (*checked.excluded, *excluded))
 
 
 def _fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, str] | None:
@@ -194,17 +251,30 @@ def fault_of_outcomes(outcomes: MarketOutcomes) -> tuple[Reason, str] | None:
     return None
 
 
-def _one_per_agent(trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
-    """Each agent's trajectory with the most actions; a tie goes to the latest, then by id: always the same one."""
+_USED = "usedInTraining is set"
+WRITTEN_LATER = "another trajectory of the agent in this window was written earlier"
+
+
+def _by_agent(trajectories: Iterable[AgentTrajectory]) -> list[tuple[AgentTrajectory, list[AgentTrajectory]]]:
+    """Each agent's trajectory that was written first, which stands for it in the window, and its later ones.
+
+    Nothing that a row contains is weighed: whoever writes more rows, longer ones, or one more when the outcome is
+    known, gains nothing by it. One that was already used still takes its agent's place, so that a second row is not
+    trained by the next run.
+    """
     by_agent: dict[str, list[AgentTrajectory]] = {}
     for trajectory in trajectories:
         by_agent.setdefault(trajectory.agent_id, []).append(trajectory)
-    return [own[0] if len(own) == 1 else max(own, key=_how_telling) for own in by_agent.values()]
+    ordered = [own if len(own) == 1 else sorted(own, key=_written) for own in by_agent.values()]
+    return [(own[0], own[1:]) for own in ordered]
 
 
-def _how_telling(trajectory: AgentTrajectory) -> tuple[int, datetime, str]:
-    return len(trajectory.actions), trajectory.end_time, trajectory.trajectory_id
+def _written(trajectory: AgentTrajectory) -> tuple[datetime, str]:
+    """By the database's time of the row. The id only makes the order complete; it was chosen with the row."""
+    return trajectory.created_at or trajectory.end_time, trajectory.trajectory_id
 
 
 def exclusion_of(trajectory: AgentTrajectory, reason: Reason, detail: str = "") -> Exclusion:
-    return Exclusion(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail)
+    return Exclusion(
+        trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, reason, detail, trajectory.content_hash
+    )

@@ -28,8 +28,9 @@ import asyncpg
 import msgspec
 
 from data_bridge.database import Database, explain, is_transient, open_database
-from data_bridge.errors import DatabaseError
+from data_bridge.errors import DatabaseError, DatabaseFull
 from data_bridge.migrate import owns_game_tables
+from data_bridge.private_files import append_private
 from data_bridge.recording import TrajectoryRecording
 from data_bridge.spool import Spool
 from data_bridge.trajectory_rows import TrajectoryRow, as_columns, insert_trajectories
@@ -75,7 +76,7 @@ class Recorder:
         self._add_agents: bool | None = None
         self._delivering: asyncio.Task[None] | None = None
         self._progress = asyncio.Condition()
-        self._fault: Exception | None = None
+        self._fault: DatabaseError | None = None
         self.delivered = 0
         """Trajectories that this recorder has written to the database."""
         self.rejected = 0
@@ -115,7 +116,10 @@ class Recorder:
         )
 
     async def flush(self, timeout: timedelta | None = None) -> None:
-        """Return when every trajectory that has ended is in the database; DatabaseError if that takes too long."""
+        """Return when every trajectory that has ended is in the database.
+
+        DatabaseError if that takes too long, or if the database's disk is full.
+        """
         before, target = self._spool.finished, self._spool.appended
 
         def is_done() -> bool:
@@ -124,10 +128,12 @@ class Recorder:
         try:
             async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
                 async with self._progress:
-                    await self._progress.wait_for(lambda: is_done() or self._has_stopped())
+                    await self._progress.wait_for(lambda: is_done() or self._has_stopped() or self._is_full())
         except TimeoutError:
             why = f": {self._fault}" if self._fault is not None else "."
             raise DatabaseError(f"Recorded trajectories still wait in {self._spool.folder}{why}") from self._fault
+        if self._fault is not None and not is_done():
+            raise self._fault
         if not is_done() and self._delivering is not None:
             await self._delivering  # it has stopped unexpectedly: raises its error
 
@@ -150,6 +156,9 @@ class Recorder:
 
     async def _store(self, row: TrajectoryRow) -> None:
         await self._spool.append(_encode(row))
+
+    def _is_full(self) -> bool:
+        return isinstance(self._fault, DatabaseFull)
 
     def _has_stopped(self) -> bool:
         return self._delivering is None or self._delivering.done()
@@ -198,6 +207,7 @@ class Recorder:
             except Exception as error:
                 if not _is_of_the_rows(error):
                     self._note_fault(error)
+                    await self._tell_progress()
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _MAX_PAUSE)
                     continue
@@ -256,7 +266,7 @@ class Recorder:
 
     def _keep(self, file_name: str, line: dict[str, Any]) -> None:
         self.rejected += 1
-        with (self._spool.folder / file_name).open("ab") as file:
+        with append_private(self._spool.folder / file_name) as file:
             file.write(msgspec.json.encode(line) + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -130,9 +130,9 @@ class TrajectoryRecording:
     ) -> str:
         """Finish and store; returns the trajectory id. After that, not even ``kill -9`` loses the row.
 
-        Balance and P&L are the agent's lifetime figures after the last step. ``game_knowledge`` is for the judge only.
-        ``recorded_at`` defaults to now; set it if the agents use a simulated clock. After an OSError (for example, the
-        disk is full) it may be called again.
+        Balance and P&L are the agent's lifetime figures after the last step. ``game_knowledge`` is stored for the game
+        only: what an agent's row says is never shown to the judge as truth. ``recorded_at`` defaults to now; set it if
+        the agents use a simulated clock. After an OSError (for example, the disk is full) it may be called again.
         """
         if self._ended:
             raise RuntimeError(f"Trajectory {self.trajectory_id} has already ended.")

@@ -23,6 +23,9 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_bridge.disk import told_if_full
+from data_bridge.private_files import make_private
+
 logger = logging.getLogger(__name__)
 
 _FRAME = struct.Struct("<II")  # length, CRC-32
@@ -56,7 +59,8 @@ class Spool:
     """The spool in ``folder``, with a segment of our own to append to. Belongs to one event loop."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        with told_if_full(folder):
+            make_private(folder)
         self.folder = folder
         self._segments: deque[_Segment] = deque()
         self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
@@ -126,7 +130,8 @@ class Spool:
                 gathered, self._pending = self._pending, []
                 frames = b"".join(frame for frame, _ in gathered)
                 try:
-                    await asyncio.to_thread(_write, self._active(), frames)
+                    with told_if_full(self.folder):
+                        await asyncio.to_thread(_write, self._active(), frames)
                 except OSError as error:
                     for _, future in gathered:
                         if not future.done():

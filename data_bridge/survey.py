@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from data_bridge.discovery import WindowRef
 from data_bridge.models import DECISIONS, AgentTrajectory, LLMCall
-from data_bridge.quality import CheckedWindow, Exclusion, Reason, Rules, check
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.quality import CheckedWindow, Exclusion, Measured, Reason, Rules, check, leave_out_unmeasured
+from data_bridge.reader import WindowReader
 
 CHARACTERS_PER_TOKEN = 3
 """For estimates without a tokenizer. English has about four, JSON full of numbers about three: an overestimate."""
@@ -28,6 +29,7 @@ class UsableTrajectory:
     starting_balance: float | None
     judge_tokens: int
     train_tokens: int
+    content_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +99,23 @@ async def survey(
     rules: Rules,
     purposes: Collection[str] = DECISIONS,
     *,
+    is_measured: Measured | None = None,
     on_window: Callable[[int, int], None] | None = None,
 ) -> Survey:
     """Read and check every window of the lookback, eligible or not: every window is reported.
 
-    ``purposes`` selects the calls that are trained. ``on_window`` is called after each window with the number of
+    ``purposes`` selects the calls that are trained. With ``is_measured``, rows that the judge could not score are left
+    out, before they are put into a group. ``on_window`` is called after each window with the number of
     windows done and the total.
     """
     found = await reader.discover(everything=True)
     summaries: list[WindowSummary] = []
     async with aclosing(reader.stream(found)) as windows:
         async for window in windows:
-            summaries.append(summarise(check(window, rules), purposes))
+            checked = check(window, rules)
+            if is_measured is not None:
+                checked = leave_out_unmeasured(checked, rules, is_measured)
+            summaries.append(summarise(checked, purposes))
             if on_window is not None:
                 on_window(len(summaries), len(found))
     refs = tuple(ref for ref, summary in zip(found, summaries, strict=True) if summary.usable)
@@ -169,6 +176,7 @@ def _usable(trajectory: AgentTrajectory, purposes: Collection[str]) -> UsableTra
         trajectory.starting_balance,
         judge_tokens=_tokens(shown),
         train_tokens=trained,
+        content_hash=trajectory.content_hash,
     )
 
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import gzip
 import os
+import sys
 import uuid
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import asyncpg
 import msgspec
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int], None]
 """Told how many trajectories have passed so far."""
+
+STANDARD = Path("-")
+"""Standard output, or input."""
 
 _FETCH_ROWS = 50
 _BATCH_ROWS, _BATCH_BYTES = 200, 8 * 2**20
@@ -230,12 +234,16 @@ async def _outcomes_of(connection: Connection, window: str) -> list[str]:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[Callable[[bytes], None]]:
+def _written(path: Path) -> Iterator[Callable[[bytes], object]]:
     """What writes to a file that takes its name when it is complete.
 
     Equal content gives equal bytes, gzip's header included. Only faults of the file are told as such: the block waits
-    for a database, too.
+    for a database, too. ``-`` is standard output.
     """
+    if path == STANDARD:
+        yield sys.stdout.buffer.write
+        sys.stdout.buffer.flush()
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with _told_as_unwritable(path):
@@ -268,12 +276,18 @@ def _told_as_unwritable(path: Path) -> Iterator[None]:
         raise ConfigurationError(f"{path} cannot be written ({error.strerror}): choose another file.") from error
 
 
+def _opened(path: Path) -> AbstractContextManager[BinaryIO | gzip.GzipFile]:
+    if path == STANDARD:
+        return nullcontext(sys.stdin.buffer)
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
 def _batches(path: Path, untrained: bool) -> Iterator[list[_Numbered]]:
     """The lines of ``path``, in batches that bound the memory."""
     decoder = msgspec.json.Decoder(_Trace)
     batch, size = list[_Numbered](), 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with _opened(path) as file:
             for number, text in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
                 if len(text) > _LONGEST_LINE:
                     raise ConfigurationError(

@@ -43,7 +43,8 @@ async def bet(recorder: Recorder, client: AsyncOpenAI, agent: str, window_id: st
             )
             said = (reply.choices[0].message.content or "").strip(" .\n").upper()
             is_valid = said in ("YES", "NO")
-            step.complete_step(Action(action_type="BET", parameters={"rain": said}, success=is_valid))
+            stake = {"marketId": f"rain-{window_id}", "side": said, "amount": 10}
+            step.complete_step(Action(action_type="BET", parameters=stake, success=is_valid))
         won = (10.0 if said == truth else -10.0) if is_valid else 0.0
         await trajectory.end_trajectory(final_balance=100 + won, final_pnl=won, at=end)
 

@@ -67,6 +67,12 @@ def make_action(kind: str = "BUY", *, success: bool = True, **fields: Any) -> Ac
     return Action(**(values | {"action_type": kind, "success": success} | fields))
 
 
+def trade_worth(pnl: float, parts: int = 1) -> dict[str, Any]:
+    """Parameters of one of ``parts`` orders that make ``pnl`` of a balance of 1000 when ACME rises by ten per cent."""
+    amount = abs(pnl) * 10 / parts
+    return {"ticker": "ACME", "side": "BUY" if pnl >= 0 else "SELL", "amount": amount, "percent": amount / 10}
+
+
 def make_step(
     number: int = 0,
     *,
@@ -96,10 +102,12 @@ def make_trajectory(
     pnl: float = 10.0,
     **fields: Any,
 ) -> AgentTrajectory:
-    """A usable trajectory of two steps whose P&L in the window is ``pnl`` (its lifetime P&L started at 500)."""
+    """A usable trajectory of two orders whose P&L in the window is ``pnl`` (its lifetime P&L started at 500)."""
     start = start_of(window_id)
     trajectory_id = trajectory_id or f"trajectory-{next(_serial)}"
-    own = [make_step(0, pnl=500.0), make_step(1, pnl=500.0 + pnl)] if steps is None else list(steps)
+    order = make_action(parameters=trade_worth(pnl, parts=2))
+    orders = [make_step(0, pnl=500.0, action=order), make_step(1, pnl=500.0 + pnl, action=order)]
+    own = orders if steps is None else list(steps)
     values: dict[str, Any] = {
         "window_hours": 1,
         "start_time": start,
@@ -176,7 +184,7 @@ def recorder_steps(
             ],
             "action": {
                 "actionType": "BUY",
-                "parameters": {"ticker": "ACME", "amount": 10},
+                "parameters": trade_worth(pnl, parts=number),
                 "success": True,
                 "result": {"shares": 10},
             },

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from data_bridge.models import AgentTrajectory
-from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
+from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory, trade_worth
 from trainer.config.sections import JudgeSecrets, JudgeSettings
 from trainer.judge.limits import Retry
 from trainer.types import Group
@@ -32,8 +32,9 @@ def judge_settings(base_url: str = "http://127.0.0.1:9/v1", **changes: Any) -> J
 
 
 def agent(number: int, *, pnl: float = 0.0, prompt: str = "ACME trades at 100.", **action: Any) -> AgentTrajectory:
-    """An agent that decided once, was asked once, and made ``pnl`` of its 1000 in the window."""
-    step = make_step(0, pnl=500.0, calls=[make_call(prompt=prompt)], action=make_action(**action))
+    """An agent that decided once, was asked once, and whose order and books made ``pnl`` of its 1000 in the window."""
+    order = make_action(**({"parameters": trade_worth(pnl)} | action))
+    step = make_step(0, pnl=500.0, calls=[make_call(prompt=prompt)], action=order)
     return make_trajectory(
         f"agent-{number}",
         trajectory_id=f"trajectory-{number}",

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -23,6 +24,12 @@ from data_bridge.migrate import apply, load_migrations
 T = TypeVar("T")
 
 _UNSAFE_BUT_FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
+
+
+def pytest_configure() -> None:
+    """A suite that a script starts with ``&`` ignores SIGINT, and so would every process that a test sends it to."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

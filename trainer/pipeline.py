@@ -22,9 +22,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from data_bridge.database import Database
+from data_bridge.discovery import WindowRef
 from data_bridge.errors import HindsightError, Interrupted, PromotionRefused
 from data_bridge.quality import check
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.reader import WindowReader
 from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
 from trainer.evaluate.comparison import TrialPlan
@@ -60,9 +61,7 @@ from trainer.types import (
 
 logger = logging.getLogger(__name__)
 
-_WINDOWS_AHEAD = 4
-_BATCHES_AHEAD = 1
-
+_WINDOWS_AHEAD, _BATCHES_AHEAD = 4, 1
 
 T = TypeVar("T")
 
@@ -165,7 +164,8 @@ class Pipeline:
         async with aclosing(self.reader.stream(refs)) as stream:
             async for window in stream:
                 wanted = planned[window.window_id]
-                grouped = assemble(check(window, rules), wanted)
+                lasting = await self.ledger.lasting(self.trainer.model, [window.window_id])
+                grouped = assemble(check(window, rules), wanted, lasting)
                 await self.ledger.exclude(self.run_id, grouped.excluded)
                 self.ledger.folder(self.run_id).append("windows.jsonl", [_line(wanted, grouped.groups)])
                 self.progress.windows_read += 1

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from data_bridge.errors import JudgeError
 from data_bridge.quality import Reason
@@ -45,6 +49,51 @@ class Progress:
     @property
     def tokens_per_second(self) -> float:
         return self.trainable_tokens / self.train_seconds if self.train_seconds else 0.0
+
+
+HEARTBEAT = 30.0
+"""Seconds of silence after which a command that is piped says that it still works."""
+
+
+class Heartbeat:
+    """Says every so often what a silent command is doing, from a thread of its own: the work may block the event loop.
+
+    As a context manager, or from ``start`` to ``stop``. ``say`` gets the line.
+    """
+
+    def __init__(self, say: Callable[[str], None], doing: str, every: float | None = None) -> None:
+        self._say, self._doing, self._every = say, doing, HEARTBEAT if every is None else every
+        self._since = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def doing(self, what: str) -> None:
+        """Something else is being done, and was said."""
+        self._doing, self._since = what, time.monotonic()
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _beat(self) -> None:
+        said = self._since
+        while not self._stopped.wait(max(0.0, max(said, self._since) + self._every - time.monotonic())):
+            now = time.monotonic()
+            if now - max(said, self._since) >= self._every:
+                said = now
+                with suppress(OSError, ValueError):  # the stream is closed: nobody listens any more
+                    self._say(f"still running: {self._doing} (for {now - self._since:.0f} s)")
 
 
 class View(Protocol):

@@ -85,6 +85,8 @@ class JudgeFailure:
     reason: Reason
     detail: str
     cost_usd: float = 0.0
+    left_out: tuple[Exclusion, ...] = ()
+    """Planned members that are not in ``group``, each with its own reason."""
 
 
 class Judge(Protocol):
@@ -271,6 +273,8 @@ class Batch:
     model: str
     policy_step: int
     groups: tuple[JudgedGroup, ...]
+    untrained: tuple[Exclusion, ...] = ()
+    """Members whose own tokens must not be trained, each with its reason; they still set their group's mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +368,9 @@ class TrainingBackend(Protocol):
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         """One gradient step. The checkpoint is durable when this returns. BackendError if nothing was trainable.
+
+        ``trainer.faults.RowFaults`` names the rows that made the step fail, if nothing was trained and it can be
+        made without them; the caller then prepares the batch again, with these rows in ``Batch.untrained``.
 
         An error after the first call of ``on_submitted`` does not mean that the batch was rejected: the job may
         continue. Leave the batch submitted, and let ``settle`` find out what happened to it.

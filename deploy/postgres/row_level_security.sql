@@ -69,6 +69,17 @@ CREATE POLICY hindsight_agents ON public.trajectories AS RESTRICTIVE TO hindsigh
         AND NOT "usedInTraining" AND "trainedInBatch" IS NULL AND NOT "isEvaluation"
     );
 
+-- Of several rows of an agent in a window the one written first counts, so an agent does not say itself when it wrote.
+-- Everybody else's "createdAt" stays as written.
+CREATE OR REPLACE FUNCTION hindsight.written_now() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW."createdAt" := pg_catalog.clock_timestamp() AT TIME ZONE 'UTC';
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER hindsight_written_now BEFORE INSERT ON public.trajectories FOR EACH ROW
+    WHEN (pg_catalog.pg_has_role('hindsight_agent', 'USAGE') AND pg_catalog.current_setting('is_superuser') = 'off')
+    EXECUTE FUNCTION hindsight.written_now();
+
 -- The calls of its own trajectories: the inner query is under the policy above.
 ALTER TABLE public.llm_call_logs ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS hindsight_everybody ON public.llm_call_logs;

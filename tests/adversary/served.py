@@ -44,7 +44,7 @@ class Served:
     ) -> httpx.Response:
         body = json.dumps(QUESTION | change).encode() if content is None else content
         sent = {"Content-Type": "application/json"} | (headers or {})
-        return httpx.post(self.url + CHAT, content=body, headers=sent, timeout=60)
+        return httpx.post(self.url + CHAT, content=body, headers=sent, timeout=300)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SOON)

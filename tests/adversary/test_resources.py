@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_bridge.database import Database
-from data_bridge.decode import Undecodable, decode_metadata, decode_steps
+from data_bridge.decode import Undecodable, decode_steps, role_of
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Reason
 from data_bridge.redaction import redact
@@ -105,7 +105,7 @@ def test_brackets_and_commas_in_a_prompt_are_text() -> None:
 
 
 def test_metadata_of_too_many_objects_says_nothing() -> None:
-    assert decode_metadata('{"gameKnowledge": {"a": ' + many("{}", 4_000_000) + "}}") == (None, None)
+    assert role_of('{"role": "whale", "gameKnowledge": {"a": ' + many("{}", 4_000_000) + "}}") is None
 
 
 @pytest.mark.parametrize("name", ["steps", "lists in a result"])
@@ -118,7 +118,7 @@ async def test_twenty_such_rows_take_little_memory_and_cost_only_themselves(
     rows = [trajectory_row("agent-1", steps_json=ATTACKS[name]) for _ in range(20)]
     await insert_rows(database.pool, "trajectories", rows)
     said, peak = memory_of(READS, database_url, WINDOW)
-    assert said == "3 oversized"
+    assert said == "3 over_share oversized"
     assert peak - before < MOST_MB
 
 

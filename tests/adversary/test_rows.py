@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_bridge.art_converter import ConversionRules, RewardedTrajectory, convert_group
-from data_bridge.decode import Undecodable, decode_metadata, decode_steps
+from data_bridge.decode import Undecodable, decode_steps, role_of
 from data_bridge.models import AgentTrajectory, ChatMessage, LLMCall
 from tests.builders import make_call, make_outcomes, make_step, make_trajectory, recorder_steps
 from tests.builders_training import judged, make_batch, make_settings, make_trainee, opened_backend
@@ -151,7 +151,7 @@ def steps_or_reason(text: str) -> list[Any] | None:
 @given(_TEXTS)
 def test_no_text_makes_decoding_raise_anything_but_its_reasons(text: str) -> None:
     steps_or_reason(text)
-    decode_metadata(text)
+    role_of(text)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -177,6 +177,6 @@ def _hear_and_stop(desk: Desk, command: str, words: str) -> None:
     assert running.stdout is not None
     heard = running.stdout.readline()
     running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=300)
     assert words in heard, heard + errors
     assert "Traceback" not in errors

@@ -50,10 +50,10 @@ def test_it_answers_and_ends_with_0_when_it_is_asked_to_stop(
             assert line.startswith("Serving hindsight@step0"), line + server.stdout.read()
             url = line.split()[-1]
             question = {"model": "hindsight", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
-            answer = httpx.post(f"{url}/chat/completions", json=question, timeout=60)
+            answer = httpx.post(f"{url}/chat/completions", json=question, timeout=300)
             assert answer.json()["model"] == "hindsight@step0"
             server.send_signal(number)
-            rest, _ = server.communicate(timeout=40)
+            rest, _ = server.communicate(timeout=300)
         finally:
             server.kill()
     assert (server.returncode, rest) == (0, "")
@@ -82,6 +82,6 @@ async def test_it_does_not_start_on_another_base_model_than_the_promoted_checkpo
     point = await insert_checkpoint(database, 1, backend="cpu", location=location)
     await publish(database, tmp_path, point.as_release(), Serving("url", point.name), reason="better")
     with started(flags, tmp_path) as server:
-        told, _ = await asyncio.to_thread(server.communicate, timeout=60)
+        told, _ = await asyncio.to_thread(server.communicate, timeout=300)
     assert server.returncode == 2
     assert told.startswith("error: hindsight@step1 was trained on another-base and cannot run on ")

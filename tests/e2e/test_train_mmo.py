@@ -10,46 +10,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from data_bridge.database import Database
 from tests.builders import NOW, hours_before, insert_window
-from tests.fakes.trainer_process import start
 from tests.tiny_model import tiny_model_directory
+from tests.trainer_command import ON_LOG, Command, insert_windows, trained
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Command:
-    """train_mmo on one database and one home, with the tiny model on the CPU."""
-
-    def __init__(self, database_url: str | None, home: Path, base_model: Path) -> None:
-        self.environment = {} if database_url is None else {"DATABASE_URL": database_url}
-        self.home = home
-        self.base_model = base_model
-        self.output = home.parent / "output.txt"
-
-    def start(self, *flags: str) -> ForkServerProcess:
-        self.output.write_text("")
-        argv = [
-            *("--home", str(self.home), "--base-model", str(self.base_model), "--backend", "cpu", "--threads", "1"),
-            *("--lora-rank", "2", "--no-promote", "--stop-on", "off", *flags),
-        ]
-        return start(argv, self.environment, self.output)
-
-    async def run(self, *flags: str) -> tuple[int | None, str]:
-        return await self.ended(self.start(*flags))
-
-    async def ended(self, process: ForkServerProcess) -> tuple[int | None, str]:
-        await asyncio.to_thread(process.join, 120)
-        return process.exitcode, self.output.read_text()
-
-    def checkpoints(self) -> list[Path]:
-        return sorted(self.home.glob("checkpoints/hindsight/step-*"))
 
 
 @pytest.fixture(scope="module")
@@ -62,31 +32,13 @@ def command(database_url: str, tmp_path: Path, tiny: Path) -> Command:
     return Command(database_url, tmp_path / "home", tiny)
 
 
-ON_LOG = ("--until", NOW.isoformat(), "--groups-per-step", "2")
-
-
-async def insert_windows(database: Database, number: int, *, agents: int = 3, **options: Any) -> set[str]:
-    ids: set[str] = set()
-    for window_id in hours_before(number=number):
-        ids.update(await insert_window(database.pool, window_id, agents=agents, **options))
-    return ids
-
-
-async def trained(database: Database) -> dict[str, int]:
-    rows = await database.pool.fetch(
-        "SELECT trajectory_id, count(*) AS n FROM hindsight.batch_trajectories JOIN hindsight.batches USING (batch_id)"
-        " WHERE state = 'trained' GROUP BY 1"
-    )
-    return {row["trajectory_id"]: row["n"] for row in rows}
-
-
 def in_a_process_of_its_own(*flags: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "train_mmo.py"), *flags],
         env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -141,7 +93,7 @@ async def test_of_two_trainers_started_at_once_one_works_and_the_other_says_who_
     ids = await insert_windows(database, 8)
     one = command.start(*ON_LOG, "--groups-per-step", "1")
     other = command.start(*ON_LOG, "--groups-per-step", "1")
-    await asyncio.to_thread(one.join, 120)
+    await asyncio.to_thread(one.join, 300)
     code, output = await command.ended(other)
     assert {one.exitcode, code} == {0, 2}, output
     assert "is being trained by" in output

@@ -17,7 +17,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,7 @@ Scorer = Callable[[Request], dict[str, float]]
 
 
 def by_profit(request: Request) -> dict[str, float]:
-    """0 where nothing valid was decided; else by the window's profit on the starting balance, whatever the order."""
+    """0 where nothing valid was decided; else by the profit that the results add up to, whatever the order."""
     return {shown.id: score_of(shown.content) for shown in request.shown}
 
 
@@ -83,10 +83,17 @@ def score_of(content: dict[str, Any]) -> float:
     steps = content["steps"]
     if steps and all("failed" in step for step in steps):
         return 0.0
-    profit, balance = content.get("profit_in_this_window"), content.get("starting_balance")
-    if not isinstance(profit, (int, float)) or not balance:
-        return 0.5
-    return round(0.25 + 0.75 / (1 + math.exp(-10 * profit / balance)), 4)
+    share = profit_share(content)
+    return 0.5 if share is None else round(0.25 + 0.75 / (1 + math.exp(-10 * share)), 4)
+
+
+def profit_share(content: Mapping[str, Any]) -> float | None:
+    """The profit on the balance that the result tells; what the agent claims counts for nothing."""
+    result = content.get("result", {})
+    if "profit_percent_of_balance" in result:
+        return float(result["profit_percent_of_balance"]) / 100
+    profit, balance = result.get("profit_in_this_window"), content["claimed"].get("starting_balance")
+    return profit / balance if isinstance(profit, (int, float)) and balance else None
 
 
 def completion(text: str | None, *, finish_reason: str = "stop", refusal: str | None = None, **more: Any) -> Response:
@@ -218,6 +225,55 @@ def wants_old_limit_name() -> Behaviour:
 def error(status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None) -> Behaviour:
     body = {"error": {"message": message, "type": "error", "code": code}}
     return lambda _: Response(status, body, headers or {})
+
+
+AZURE_FILTER = {
+    "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy. "
+    "Please modify your prompt and retry. To learn more about our content filtering policies please read our "
+    "documentation: https://go.microsoft.com/fwlink/?linkid=2198766",
+    "type": None,
+    "param": "prompt",
+    "code": "content_filter",
+    "status": 400,
+    "innererror": {
+        "code": "ResponsibleAIPolicyViolation",
+        "content_filter_result": {"violence": {"filtered": True, "severity": "medium"}},
+    },
+}
+OPENAI_FILTER = {
+    "message": "Invalid prompt: your prompt was flagged as potentially violating our usage policy. Please try again "
+    "with a different prompt: https://platform.openai.com/docs/guides/reasoning#advice-on-prompting",
+    "type": "invalid_request_error",
+    "param": None,
+    "code": "invalid_prompt",
+}
+OPENROUTER_FILTER = {
+    "code": 403,
+    "message": "Your chosen model requires moderation and your input was flagged",
+    "metadata": {"reasons": ["violence"], "flagged_input": "...", "provider_name": "OpenAI", "model_slug": "judge"},
+}
+OPENAI_CONTEXT = {
+    "message": "This model's maximum context length is 8192 tokens. However, your messages resulted in 20000 tokens.",
+    "type": "invalid_request_error",
+    "param": "messages",
+    "code": "context_length_exceeded",
+}
+FILTERS: dict[str, Response] = {
+    "Azure, 400": Response(400, {"error": AZURE_FILTER}),
+    "OpenAI, 400": Response(400, {"error": OPENAI_FILTER}),
+    "OpenRouter, 403": Response(403, {"error": OPENROUTER_FILTER}),
+    "OpenRouter, an error in a 200": Response(200, {"error": OPENROUTER_FILTER}),
+    "Azure, finish_reason": completion(None, finish_reason="content_filter"),
+    "the refusal field": completion(None, refusal="I'm sorry, but I can't assist with that request."),
+    "a refusal in words": completion("I'm sorry, but I can't assist with that request."),
+    "a server's 400 without a code": Response(400, {"error": {"message": "unsupported characters in the input"}}),
+}
+"""Ways in which endpoints refuse a request because of what it says, as their users report them."""
+
+
+def refuses(word: str, response: Response) -> Behaviour:
+    """An honest judge behind a filter: any request with ``word`` in it gets ``response``."""
+    return lambda request: response if word in request.user else honest()(request)
 
 
 def busy(retry_after: float | None = 0.05) -> Behaviour:

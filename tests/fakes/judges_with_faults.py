@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tests.fakes.judge_server import Request, Scorer
+from tests.fakes.judge_server import Request, Scorer, profit_share
 from trainer.world.headlines import direction_of
 
 _NEWS = re.compile(r"News: (.*)")
@@ -28,7 +28,7 @@ def by_decision(content: Mapping[str, Any]) -> float:
         assert ticker is not None
         said = direction_of(news[1].strip(), ticker[0])
         took = 1 if step["decided"]["action"] == "BUY" else -1
-        profit = content["profit_in_this_window"]
+        profit = profit_share(content) or 0.0
         qualities.append((0.8 if took == said else 0.3) + (0.05 if profit > 0 else 0.0))
     return sum(qualities) / len(qualities)
 
@@ -56,7 +56,7 @@ def length_bias(request: Request) -> dict[str, float]:
 
 def outcome_worship(request: Request) -> dict[str, float]:
     """Looks at the profit and nothing else."""
-    return {shown.id: 0.9 if shown.content["profit_in_this_window"] > 0 else 0.1 for shown in request.shown}
+    return {shown.id: 0.9 if (profit_share(shown.content) or 0.0) > 0 else 0.1 for shown in request.shown}
 
 
 def obeys_injections(request: Request) -> dict[str, float]:

@@ -8,24 +8,37 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 PRELOADED = ["tests.fakes.training_imports"]
 
 
-def start(argv: Sequence[str], environment: Mapping[str, str], output: Path) -> ForkServerProcess:
-    """Run ``train_mmo`` with ``argv``; what it prints is appended to ``output``."""
+def start(
+    argv: Sequence[str], environment: Mapping[str, str], output: Path, *, ignoring: Sequence[int] = ()
+) -> ForkServerProcess:
+    """Run ``train_mmo`` with ``argv``; what it prints is appended to ``output``.
+
+    ``ignoring``: signals that it finds ignored, as under ``nohup`` or started by a script with ``&``.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=_run, args=(list(argv), dict(environment), str(output)))
+    process = context.Process(target=_run, args=(list(argv), dict(environment), str(output), list(ignoring)))
     process.start()
     return process
 
 
-def _run(argv: list[str], environment: dict[str, str], output: str) -> None:
+def _at_start(number: int) -> Any:
+    return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+
+
+def _run(argv: list[str], environment: dict[str, str], output: str, ignoring: list[int]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN if number in ignoring else _at_start(number))
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)

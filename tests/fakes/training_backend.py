@@ -62,7 +62,8 @@ class FakeBackend:
     async def prepare(self, batch: Batch) -> PreparedBatch:
         self.prepared.append(batch)
         members = [member for judged in batch.groups for member in judged.group.trajectories]
-        gone = [
+        gone = list(batch.untrained)
+        gone += [
             Exclusion(m.trajectory_id, m.agent_id, m.window_id, Reason.NO_TRAINABLE_TOKENS)
             for m in members
             if self.all_without_tokens or m.trajectory_id in self.without_tokens

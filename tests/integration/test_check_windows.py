@@ -160,7 +160,7 @@ def test_one_window_is_shown_in_full(database_url: str, call: Call) -> None:
     assert code == 0
     for text in ("Agent-1", "+20.00", "empty-1", "no_steps", "ACME: 100.00 to 110.00, +10.00 %", "ACME wins", ": YES"):
         assert text in out
-    assert "[31mred alert" in out
+    assert "\\x1b[31mred\\x07 alert" in out
     assert "\x1b" not in out
     assert "\x07" not in out
     shown = json.loads(call("--window", WINDOW, "--json")[1])

@@ -254,7 +254,9 @@ async def test_the_engine_and_the_trainer_agree_on_log_probabilities(tmp_path: P
     checkpoint = (await train(backend, good_and_bad_batch())).checkpoint
     engine = Engine(tiny, threads=1)
     request = reply_to(0, "")
-    replies = await engine.model(Path(checkpoint.location), checkpoint.name).chat(request.messages, n=3, max_tokens=8)
+    replies = await engine.model(Path(checkpoint.location), checkpoint.name).chat(
+        request.messages, n=3, max_tokens=8, seed=0
+    )
     untrained = await engine.model(None, "base").chat(request.messages, n=1, max_tokens=8, seed=1)
     scored = await backend._backend.scorer.score(
         [ScoreRequest(request.messages, reply.text, token_ids=reply.token_ids) for reply in [*replies, *untrained]]

@@ -64,12 +64,12 @@ async def test_another_schema_than_public_is_searched(database_url: str, tmp_pat
 async def test_a_statement_cannot_take_longer_than_the_timeout(database_url: str, tmp_path: Path) -> None:
     async def sleep() -> None:
         async with open_database(database_url, tmp_path, statement_timeout=timedelta(seconds=0.3)) as database:
-            await database.pool.execute("SELECT pg_sleep(20)")
+            await database.pool.execute("SELECT pg_sleep(200)")
 
     started = time.monotonic()
     with pytest.raises(DatabaseError, match="took too long"):
         await sleep()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 async def test_only_a_timeout_of_the_database_is_told_as_one(database_url: str, tmp_path: Path) -> None:
@@ -121,7 +121,6 @@ async def test_a_missing_database_is_one_sentence(postgres: EmbeddedServer, tmp_
 
 def test_a_wrong_password_is_told_at_once_in_one_sentence_without_it(locked_url: str, tmp_path: Path) -> None:
     url = locked_url.replace("PASSWORD", "wr0ng-password")
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "run_migrations.py"), "--status"],
         env={"DATABASE_URL": url, "PATH": "/usr/bin:/bin"},
@@ -135,7 +134,16 @@ def test_a_wrong_password_is_told_at_once_in_one_sentence_without_it(locked_url:
     assert done.stderr.count("\n") == 1
     assert "refused the login" in done.stderr
     assert "wr0ng-password" not in done.stderr
-    assert time.monotonic() - started < 5  # not tried again and again
+
+
+async def test_a_wrong_password_is_not_tried_again(
+    locked_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_bridge.database._FIRST_CONNECT_PAUSES", (600.0,))
+    async with asyncio.timeout(60):
+        with pytest.raises(DatabaseError, match="refused the login"):
+            async with open_database(locked_url.replace("PASSWORD", "wr0ng-password"), tmp_path):
+                pass
 
 
 async def test_the_right_password_opens(locked_url: str, tmp_path: Path) -> None:
@@ -216,7 +224,7 @@ def free_port() -> int:
 
 
 def wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

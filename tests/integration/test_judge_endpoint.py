@@ -63,7 +63,7 @@ async def test_a_reply_in_reversed_order_does_not_change_who_gets_which_score() 
 async def test_a_group_is_asked_about_in_different_orders_under_new_ids_every_time() -> None:
     with JudgeServer() as server:
         await judge_once(server, judge_orders=3)
-    profits = [tuple(shown.content["profit_in_this_window"] for shown in request.shown) for request in server.requests]
+    profits = [tuple(fake.profit_share(shown.content) for shown in request.shown) for request in server.requests]
     ids = [shown.id for request in server.requests for shown in request.shown]
     assert len(set(profits)) == 3
     assert len(set(ids)) == 9
@@ -119,8 +119,19 @@ async def test_a_second_bad_reply_excludes_the_group_and_is_never_a_score(case: 
     assert isinstance(result, JudgeFailure)
     assert result.reason is Reason.JUDGE_BAD_REPLY
     assert fault in result.detail
-    assert len(server.requests) == 2
-    assert result.cost_usd == pytest.approx(2 * (1000 * 1 + 100 * 10) / 1e6)
+    assert [len(request.shown) for request in server.requests[:2]] == [3, 3]
+    # Then about its parts, in case one member is the cause; a single id cannot be repeated.
+    assert len(server.requests) == (7 if case == "repeated id" else 2 + 4 * 2)
+    assert result.cost_usd == pytest.approx(len(server.requests) * (1000 * 1 + 100 * 10) / 1e6)
+
+
+async def test_a_judge_that_answers_nothing_is_asked_about_the_parts_of_one_group_only() -> None:
+    with JudgeServer(otherwise=fake.says("")) as server:
+        async with judge_at(server) as judge:
+            groups = [make_group(float(number), 0.0, 1.0) for number in range(2, 6)]
+            results = await asyncio.gather(*(judge.judge(group) for group in groups))
+    assert [isinstance(result, JudgeFailure) and result.reason for result in results] == [Reason.JUDGE_BAD_REPLY] * 4
+    assert len(server.requests) == 4 * 2 + 4 * 2
 
 
 @pytest.mark.parametrize("behaviour", [fake.prose(), fake.fenced()], ids=["prose", "fence"])
@@ -288,9 +299,10 @@ async def test_a_score_of_absurdly_many_digits_is_a_bad_reply(digits: int) -> No
 
     with JudgeServer(otherwise=behave) as server:
         result = await judge_once(server)
-    assert isinstance(result, JudgeFailure)
-    assert result.reason is Reason.JUDGE_BAD_REPLY
-    assert len(server.requests) == 2
+    assert scores(result) == {name: score for name, score in EXPECTED.items() if name != "trajectory-2"}
+    assert isinstance(result, JudgedGroup)
+    [left_out] = result.left_out
+    assert (left_out.trajectory_id, left_out.reason) == ("trajectory-2", Reason.JUDGE_FILTERED)
 
 
 async def test_an_endpoint_that_counts_absurdly_many_tokens_is_not_believed() -> None:
@@ -384,7 +396,7 @@ async def test_a_prompt_that_the_endpoint_finds_too_long_is_over_context() -> No
         result = await judge_once(server)
     assert isinstance(result, JudgeFailure)
     assert result.reason is Reason.OVER_CONTEXT
-    assert len(server.requests) == 1
+    assert len(server.requests) == 2, "with all three, and without the longest: two are the smallest group"
 
 
 async def test_calls_in_flight_shrink_when_the_endpoint_is_busy_and_grow_back() -> None:
@@ -392,7 +404,7 @@ async def test_calls_in_flight_shrink_when_the_endpoint_is_busy_and_grow_back() 
         async with judge_at(server, judge_concurrency=8) as judge:
             groups = [make_group(float(number), float(-number)) for number in range(1, 41)]
             running = asyncio.gather(*(judge.judge(group) for group in groups))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while judge.limiter.limit > 4:
                     await asyncio.sleep(0.001)
             results = await running

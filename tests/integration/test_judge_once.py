@@ -115,7 +115,7 @@ async def test_what_was_asked_and_answered_can_be_read_in_the_database(database:
     assert [row["order_number"] for row in rows] == [0, 1]
     assert {row["verdict_key"] for row in rows} == {result.verdict_key}
     first = rows[0]
-    assert (first["judge"], first["rubric"], first["prompt_version"]) == ("judge", "trading", "1")
+    assert (first["judge"], first["rubric"], first["prompt_version"]) == ("judge", "trading", "2")
     assert first["rubric_version"] == result.identity.rubric_version
     assert len(first["prompt_hash"]) == 32
     assert first["prompt_hash"] != rows[1]["prompt_hash"]
@@ -137,7 +137,7 @@ async def test_what_was_asked_and_answered_can_be_read_in_the_database(database:
 async def test_a_failed_group_leaves_no_verdict_and_no_claim_and_is_asked_again_in_the_next_run(
     database: Database,
 ) -> None:
-    with JudgeServer(script=[fake.score(7)] * 2) as server:
+    with JudgeServer(script=[fake.score(7)] * 10) as server:
         async with judge_at(server, database, judge_orders=1) as judge:
             result = await judge.judge(make_group())
             assert isinstance(result, JudgeFailure)
@@ -221,7 +221,7 @@ async def test_a_run_killed_halfway_and_started_again_makes_only_the_missing_cal
         await first.wait()
         stored = await database.pool.fetchval("SELECT count(*) FROM hindsight.verdicts")
         assert 3 <= stored <= 5
-        await asyncio.sleep(0.3)  # what was in flight has arrived by now
+        await asyncio.sleep(1)  # what was in flight has arrived by now
         before = len(server.requests)
         # The dead process's claim would run out by itself, after its lease.
         await database.pool.execute("UPDATE hindsight.verdict_claims SET expires_at = now()")

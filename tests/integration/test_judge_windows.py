@@ -129,7 +129,7 @@ async def test_write_back_fills_the_games_columns_and_can_be_repeated(database: 
     assert [row["trajectoryId"] for row in judgments] == ids[::-1]
     best = judgments[0]
     assert (best["judgeModel"], best["rank"], best["groupId"]) == ("judge", 1, f"{window_id}/1")
-    assert best["judgeVersion"].startswith("trading@1-")
+    assert best["judgeVersion"].startswith("trading@2-")
     assert best["overallScore"] == best["normalizedScore"] == pytest.approx(0.6624)
     assert json.loads(best["criteriaJson"])["rubric"] == "trading"
 

@@ -43,7 +43,7 @@ async def test_what_dropout_left_out_stays_left_out_and_is_named(world: World, t
 
 async def test_too_little_data_names_what_an_earlier_run_left_out(world: World, tmp_path: Path) -> None:
     await world.train(FakeBackend(tmp_path), dropout=0.25)
-    with pytest.raises(NotEnoughData, match=r"0 usable windows .*12 trajectories were left out: dropout 12"):
+    with pytest.raises(NotEnoughData, match=r"0 usable windows .*left out: 12 trajectories: dropout 12"):
         await world.train(FakeBackend(tmp_path), dropout=0.25)
 
 

@@ -73,9 +73,10 @@ def _rows(
         changes, reason = rng.choice(list(DIRT.values())) if rng.random() < 0.3 else (dict, None)
         options: dict[str, Any] = {"writer": writer, "scenarioId": None, "start_time": start, **changes()}
         rows.append((trajectory_row(f"agent-{number:02}", window_id=spelling, **options), reason))
-    short = trajectory_row("agent-twice", window_id=spelling, steps=recorder_steps(1), start_time=start)
-    long = trajectory_row("agent-twice", window_id=spelling, steps=recorder_steps(4), start_time=start)
-    return [*rows, (short, "duplicate_agent"), (long, None)]
+    again = start + timedelta(minutes=9)
+    first = trajectory_row("agent-twice", window_id=spelling, steps=recorder_steps(1), start_time=start)
+    longer = trajectory_row("agent-twice", window_id=spelling, steps=recorder_steps(4), start_time=again)
+    return [*rows, (longer, "duplicate_agent"), (first, None)]
 
 
 async def test_every_row_is_counted_rightly_and_no_window_vanishes(database: Database) -> None:

@@ -51,7 +51,7 @@ async def restart(server: EmbeddedServer, *, after: float) -> None:
 async def test_the_same_windows_arrive_once_when_postgres_is_killed_and_restarted(
     server: EmbeddedServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ids = hours_before(number=60)
+    ids = hours_before(number=140)  # three times as many as are fetched at once
     async with open_database(server.url(), tmp_path) as database:
         await apply(database.pool)
         for window_id in ids:
@@ -62,7 +62,8 @@ async def test_the_same_windows_arrive_once_when_postgres_is_killed_and_restarte
         coming_back: list[asyncio.Task[None]] = []
         async for window in reader.stream(refs):
             arrived.append((window.window_id, len(window.trajectories), bool(window.outcomes)))
-            if len(arrived) in (2, 30):
+            if len(arrived) in (2, 70):
+                await asyncio.gather(*coming_back)
                 kill(server)
                 coming_back.append(asyncio.create_task(restart(server, after=0.5)))
         await asyncio.gather(*coming_back)

@@ -197,7 +197,7 @@ class Decision(BaseModel):
 
 
 def _create(client: AsyncOpenAI) -> Awaitable[Any]:
-    return client.with_options(timeout=5).chat.completions.create(model="m", messages=MESSAGES)
+    return client.with_options(timeout=60).chat.completions.create(model="m", messages=MESSAGES)
 
 
 async def _raw(client: AsyncOpenAI) -> Any:

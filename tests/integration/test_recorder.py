@@ -274,7 +274,7 @@ async def test_a_living_recorder_delivers_what_a_dead_process_left(
     monkeypatch.setattr("data_bridge.recorder._LOOK_FOR_ORPHANS", 0.1)
     async with Recorder(database, tmp_path / "spool") as recorder:
         acknowledged = await asyncio.to_thread(record_and_die, tmp_path / "spool")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while recorder.delivered < len(acknowledged):
                 await asyncio.sleep(0.05)
     assert [row["trajectoryId"] for row in await all_rows(database)] == acknowledged

@@ -260,6 +260,7 @@ async def test_every_fault_of_real_tables_costs_its_own_row(database: Database, 
     assert reasons[Reason.NO_LLM_CALLS] == faults["no LLM calls"] > 0
     assert reasons[Reason.EVALUATION_ROW] == faults["evaluation row"] > 0
     assert reasons[Reason.DUPLICATE_AGENT] == faults["same agent twice"] > 0
+    assert Reason.BOOKS_CONTRADICT not in reasons, "what the market wrote itself agrees with its prices"
     rows = await database.pool.fetchval("SELECT count(*) FROM trajectories")
     assert usable + sum(reasons.values()) == rows == 150 + faults["same agent twice"]
     assert faults["no window id"] > 0

@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from trainer.run.shutdown import SAME_REQUEST
 from trainer.schedule.training_process import Ended, train
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +50,7 @@ async def test_a_training_whose_claim_is_lost_is_asked_to_stop_and_we_go_on() ->
     )
     await asyncio.sleep(1)
     lost.set()
-    assert (await asyncio.wait_for(training, 30)).was_interrupted
+    assert (await asyncio.wait_for(training, 60)).was_interrupted
     assert not stop.is_set()
 
 
@@ -99,12 +101,18 @@ class Scheduled:
                 await asyncio.sleep(0.02)
 
     async def ended(self) -> tuple[int, str]:
-        _, errors = await asyncio.wait_for(self.process.communicate(), 60)
+        _, errors = await asyncio.wait_for(self.process.communicate(), 120)
         assert self.process.returncode is not None
         return self.process.returncode, errors.decode()
 
 
-async def scheduled(folder: Path, database_url: str, *, ends_after: int, mode: str = "--once") -> Scheduled:
+async def scheduled(
+    folder: Path, database_url: str, *, ends_after: int, mode: str = "--once", ignored: Sequence[int] = ()
+) -> Scheduled:
+    def ignore() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
     training, log = folder / "training.py", folder / "signals.txt"
     training.write_text(STEP)
     command = f"{sys.executable} {training} {log} {ends_after}"
@@ -115,18 +123,29 @@ async def scheduled(folder: Path, database_url: str, *, ends_after: int, mode: s
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=ignore,
     )
     running = Scheduled(process, log)
     await running.heard("")
     return running
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "ignored"),
+    [
+        pytest.param(signal.SIGINT, (), id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, (), id="kill"),
+        pytest.param(signal.SIGHUP, (), id="closed terminal"),
+        pytest.param(signal.SIGTERM, (signal.SIGINT,), id="kill, started with &"),
+        pytest.param(signal.SIGTERM, (signal.SIGINT, signal.SIGHUP, signal.SIGTERM), id="kill, all ignored"),
+    ],
+)
 async def test_a_stop_reaches_the_training_once_and_waits_for_its_step(
-    number: signal.Signals, database_url: str, tmp_path: Path
+    number: signal.Signals, ignored: Sequence[int], database_url: str, tmp_path: Path
 ) -> None:
-    running = await scheduled(tmp_path, database_url, ends_after=1)
+    running = await scheduled(tmp_path, database_url, ends_after=1, ignored=ignored)
     os.killpg(running.process.pid, number)  # as a terminal does: to everyone in the group
+    running.process.send_signal(number)  # as `timeout` does, too
     code, errors = await running.ended()
     assert running.log.read_text() == "SIGINT finished"
     assert code == 130
@@ -136,9 +155,11 @@ async def test_a_stop_reaches_the_training_once_and_waits_for_its_step(
 
 async def test_a_second_ctrl_c_gets_through_to_the_training(database_url: str, tmp_path: Path) -> None:
     running = await scheduled(tmp_path, database_url, ends_after=2)
-    for heard in ("SIGINT", "SIGINT SIGINT"):
-        os.killpg(running.process.pid, signal.SIGINT)
-        await running.heard(heard)
+    os.killpg(running.process.pid, signal.SIGINT)
+    await running.heard("SIGINT")
+    await asyncio.sleep(SAME_REQUEST)  # sooner it would be the same request
+    os.killpg(running.process.pid, signal.SIGINT)
+    await running.heard("SIGINT SIGINT")
     code, _ = await running.ended()
     assert (code, running.log.read_text()) == (130, "SIGINT SIGINT finished")
 

@@ -40,7 +40,7 @@ from trainer.promote.gate import rule
 from trainer.run.session import fingerprint
 from trainer.serve.checkpoints import ServedCheckpoints, following_ledger
 from trainer.train.backends.remote_job import Receipt
-from trainer.types import Release
+from trainer.types import JudgeIdentity, Release
 
 NEWEST_OF_0_1_0 = 9
 """Number of its last migration."""
@@ -187,9 +187,13 @@ async def test_the_evidence_of_an_evaluation_is_about_releases_and_is_ruled_on_a
 
 async def test_a_certificate_and_a_period_are_still_held(old: Old) -> None:
     async with open_database(old.url, old.home, migrate=True) as database:
-        judge = settings_from(TrainSettings, judge_model="judge").judge
-        certificate = await find(database, identity_of(judge))
+        (named,) = await database.pool.fetch(
+            "SELECT judge, rubric, rubric_version, prompt_version FROM hindsight.certificates WHERE judge = 'judge'"
+        )
+        certificate = await find(database, JudgeIdentity(**dict(named), is_llm=True))
         assert certificate is not None
+        today = identity_of(settings_from(TrainSettings, judge_model="judge").judge)
+        assert await find(database, today) is None, "that judge is shown something else today"
         assert [line.name for line in certificate.lines if not line.passed] == ["contrast", "outcome flips"]
         (row,) = await database.pool.fetch("SELECT job, period FROM hindsight.periods")
         held = await Periods(database, row["job"]).claim(row["period"])
@@ -393,6 +397,20 @@ def test_every_variable_of_a_0_1_0_env_file_means_what_it_meant(command: str, ca
     }
 
 
+NO_LONGER_FLAGS = {"--database-url": "DATABASE_URL", "--notify-url": "HINDSIGHT_NOTIFY_URL"}
+"""Secrets: a URL with a password is refused as a flag now."""
+
+
+def with_secrets_as_variables(argv: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The flags of 0.1.0 with secrets where they belong now."""
+    kept, variables = list(argv), {}
+    for flag in NO_LONGER_FLAGS.keys() & set(argv):
+        at = kept.index(flag)
+        _, variables[NO_LONGER_FLAGS[flag]] = kept[at : at + 2]
+        del kept[at : at + 2]
+    return kept, variables
+
+
 @pytest.mark.parametrize("command", OLD["commands"])
 def test_every_flag_of_a_command_of_0_1_0_is_accepted_and_means_what_it_meant(
     command: str, caplog: pytest.LogCaptureFixture
@@ -403,11 +421,12 @@ def test_every_flag_of_a_command_of_0_1_0_is_accepted_and_means_what_it_meant(
         ([*told["needed"], *told["off"]], told["with_off"]),
         (told["needed"], told["defaults"]),
     ):
-        values = resolved(cls, argv)
+        flags, variables = with_secrets_as_variables(argv)
+        values = resolved(cls, flags, environ=variables)
         for name, value in expected(told, before, TEXTS).items():
             assert values[now_called(cls, name, told["settings"][name]["flag"])] == value, f"{name} of {argv}"
-    flags = {"--" + variable.removeprefix("HINDSIGHT_").lower().replace("_", "-") for variable in RENAMED}
-    assert {message.split()[0] for message in warned_of(caplog)} == flags & set(told["flags"])
+    renamed = {"--" + variable.removeprefix("HINDSIGHT_").lower().replace("_", "-") for variable in RENAMED}
+    assert {message.split()[0] for message in warned_of(caplog)} == renamed & set(told["flags"])
 
 
 def test_a_variable_that_was_renamed_is_one_of_them() -> None:

@@ -279,7 +279,6 @@ def leaky_group() -> tuple[JudgedGroup, list[str], list[str]]:
                 final_status=mark("status"),
                 agent_name=mark("name"),
                 scenario_id=mark("scenario"),
-                ground_truth={"gameKnowledge": {"trueProbability": mark("knowledge")}},
             )
         )
     marks.extend(["717171", "717172", "818181", "919191"])

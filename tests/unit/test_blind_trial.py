@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import pytest
 from data_bridge.errors import JudgeError, NotEnoughData
 from data_bridge.models import ChatMessage
 from data_bridge.quality import CheckedWindow, Reason
-from tests.builders import make_call, make_step, make_trajectory, make_window
+from tests.builders import WINDOW, make_call, make_step, make_trajectory, make_window
 from tests.builders_evaluation import (
     FixedPolicy,
     SkilledPolicy,
@@ -27,6 +28,7 @@ from trainer.evaluate.comparison import summarise
 from trainer.evaluate.decision_points import DecisionPoint, alias_of, decision_points, with_reply
 from trainer.evidence import Role, from_json, to_json
 from trainer.judge.outcome import OutcomeJudge
+from trainer.judge.view import view_of
 from trainer.types import Completion, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
 READER = JudgeIdentity("reader", "r", "1", "1", is_llm=True)
@@ -273,6 +275,22 @@ def test_what_followed_on_the_logged_reply_is_not_shown_with_another() -> None:
     assert other.window_pnl == 2.0
     assert other.content_hash != with_reply(point, "SELL", None, alias="x").content_hash
     assert with_reply(point, "BUY", None, alias="x").window_pnl is None
+
+
+def test_what_a_replay_found_is_a_result_and_no_claim() -> None:
+    trajectory = make_trajectory(steps=[make_step(0, pnl=100.0)], lifetime_pnl=9_999.0)
+    point = DecisionPoint(trajectory, 0, 0, make_window().outcomes)
+    replayed = [with_reply(point, reply, UpOrDownReplay().play(point, reply), alias=reply) for reply in ("BUY", "SELL")]
+    for member, profit in zip(replayed, (2, -2), strict=True):
+        body = json.loads(view_of(Group("group", WINDOW, (member,), point.outcomes)).trajectories[0].whole)
+        assert body["result"] == {"profit_in_this_window": profit}
+        assert body["claimed"] == {"starting_balance": 1000}
+        assert "price" not in body["steps"][0]["claimed"]
+    unknown = with_reply(point, "BUY", None, alias="x")
+    body = json.loads(view_of(Group("group", WINDOW, (unknown,), point.outcomes)).trajectories[0].whole)
+    assert "result" not in body
+    assert "profit_in_this_window" not in body["claimed"]
+    assert (body["steps"][0]["said"], "result" in body["steps"][0]) == ("BUY", False)
 
 
 def test_an_alias_is_the_same_every_time_and_says_nothing() -> None:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_bridge.decode import _COERCIONS, Undecodable, decode_metadata, decode_steps
+from data_bridge.decode import _COERCIONS, Undecodable, decode_steps, role_of
 from data_bridge.models import Action, ChatMessage, EnvironmentState, LLMCall, Step
 from data_bridge.outcomes import decode_news
 from data_bridge.quality import Reason
-from tests.builders import plugin_steps, recorder_steps
+from tests.builders import plugin_steps, recorder_steps, trade_worth
 
 # What the properties feed to the decoders: text of any kind, any JSON, and JSON that is nearly the game's.
 _scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
@@ -82,7 +82,7 @@ def test_a_damaged_row_gives_steps_or_a_reason(place: int, junk: str) -> None:
 
 @given(st.one_of(st.text(), st.one_of(_anything, _near).map(json.dumps)))
 def test_metadata_and_news_never_raise(text: str) -> None:
-    decode_metadata(text)
+    role_of(text)
     for event in decode_news(text):
         assert event.headline
         assert event.timestamp is None or event.timestamp.tzinfo is UTC
@@ -119,7 +119,7 @@ def test_both_writers_give_the_same_decision() -> None:
         assert [message.role for message in call.chat()] == ["system", "user"]
         action = steps[0].action
         assert action is not None
-        assert (action.kind, action.parameters, action.failure) == ("BUY", {"ticker": "ACME", "amount": 10}, None)
+        assert (action.kind, action.parameters, action.failure) == ("BUY", trade_worth(10, parts=2), None)
 
 
 def test_a_lone_surrogate_becomes_the_replacement_character() -> None:
@@ -166,13 +166,12 @@ def test_a_failed_action_tells_why_whichever_writer_logged_it() -> None:
     assert (by_recorder.failure, by_plugin.failure) == ("no funds", "no funds")
 
 
-def test_ground_truth_is_found_where_each_writer_puts_it() -> None:
+def test_of_the_metadata_only_the_role_is_read() -> None:
     truth = {"trueProbabilities": {"m": 0.7}, "futureOutcomes": {"m": "YES"}}
-    nested = json.dumps({"isTrainingData": True, "gameKnowledge": truth, "role": "whale"})
-    assert decode_metadata(nested) == (truth, "whale")
-    assert decode_metadata(json.dumps(truth | {"hiddenVariables": {}})) == (truth, None)
-    for nothing in (None, "", "{}", "null", "[]", "{{{", '{"gameKnowledge": 5}'):
-        assert decode_metadata(nothing) == (None, None)
+    assert role_of(json.dumps({"isTrainingData": True, "gameKnowledge": truth, "role": "whale"})) == "whale"
+    assert role_of(json.dumps({"agentRole": "whale", "text": "\ud83d"})) == "whale"
+    for nothing in (None, "", "{}", "null", "[]", "{{{", '{"role": 5}', json.dumps(truth)):
+        assert role_of(nothing) is None
 
 
 def test_news_is_read_in_the_shapes_it_comes_in() -> None:

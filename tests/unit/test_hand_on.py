@@ -12,9 +12,10 @@ NO_FILE = Path("/nonexistent/.env")
 
 
 def test_flags_of_the_scheduler_that_the_training_has_too_are_handed_on_and_nothing_else() -> None:
-    flags = ["--database-url", "postgres://u:secret@h/d", "--home", "/srv/h", "--lookback", "36h", "--min-windows", "5"]
+    variables = {"DATABASE_URL": "postgres://u:secret@h/d"}
+    flags = ["--home", "/srv/h", "--lookback", "36h", "--min-windows", "5"]
     flags += ["--allow-partial-outcomes", "--cron", "0 4 * * *", "--job", "nightly"]
-    told = load(ScheduleSettings, flags, prog="", description="", environ={}, dotenv=NO_FILE)
+    told = load(ScheduleSettings, flags, prog="", description="", environ=variables, dotenv=NO_FILE)
     variables = variables_for(TrainSettings, told)
     assert variables.keys() == {
         "DATABASE_URL",

@@ -69,32 +69,26 @@ def test_of_many_headlines_the_first_are_told_and_how_many_more_there_were() -> 
     assert stock["headlines_left_out"] == 3
 
 
-def test_what_the_game_knew_is_told_as_ground_truth() -> None:
-    member = msgspec.structs.replace(agent(1), ground_truth={"trueProbabilities": {"market-1": 0.93}})
-    truth = json.loads(shown(group_of(member, agent(2))).split("\n")[1])
-    assert truth["game_knowledge"] == {"trueProbabilities": {"market-1": 0.93}}
-
-
-def test_a_trajectory_tells_what_was_seen_decided_why_and_what_came_of_it() -> None:
+def test_a_trajectory_tells_what_was_seen_said_decided_and_why_and_what_the_prices_made_of_it() -> None:
     step = make_step(
         0,
         pnl=500.0,
         calls=[make_call(prompt="ACME trades at 100.")],
-        action=make_action("BUY", reasoning="Orders are up.", parameters={"ticker": "$acme", "amount": 250}),
+        action=make_action("BUY", reasoning="Orders are up.", parameters={"ticker": "$acme", "percent": 25}),
     )
     member = make_trajectory("agent", steps=[step], lifetime_pnl=525.0)
     (told,) = bodies(shown(group_of(member)))
     assert told == {
-        "starting_balance": 1000,
-        "profit_in_this_window": 25,
+        "claimed": {"starting_balance": 1000, "profit_in_this_window": 25},
+        "result": {"profit_percent_of_balance": 2.5},
         "steps": [
             {
                 "saw": "ACME trades at 100.",
-                "balance": 1000,
-                "open_positions": 0,
-                "decided": {"action": "BUY", "with": {"ticker": "$acme", "amount": 250}},
+                "claimed": {"balance": 1000, "open_positions": 0},
                 "reasons": "Orders are up.",
-                "came_of_it": "price +10.00% over the window, so the stake came to +10.00% by its end",
+                "said": "BUY ACME 10",
+                "decided": {"action": "BUY", "with": {"ticker": "$acme", "percent": 25}},
+                "result": "price +10.00% over the window, so the stake came to +10.00% by its end",
             }
         ],
     }
@@ -106,7 +100,7 @@ def test_a_failed_action_is_told_with_its_reason_and_what_was_said() -> None:
     (step,) = told["steps"]
     assert step["failed"] == "no such ticker"
     assert step["said"] == "BUY ACME 10"
-    assert "came_of_it" not in step
+    assert "result" not in step
 
 
 def test_a_reply_that_led_to_no_action_is_told_as_such() -> None:
@@ -134,13 +128,14 @@ def test_what_came_of_a_position_is_read_off_the_outcomes(kind: str, parameters:
     )
     member = make_trajectory("agent", steps=[make_step(0, action=make_action(kind, parameters=parameters))])
     (body,) = bodies(shown(group_of(member, outcomes=outcomes)))
-    assert told in body["steps"][0]["came_of_it"]
+    assert told in body["steps"][0]["result"]
 
 
-def test_the_price_of_the_trade_counts_where_it_is_known() -> None:
-    action = make_action("BUY", result={"price": 105.0})
+@pytest.mark.parametrize("side", ["open_short", "buy_no", "SHORT"])
+def test_the_side_of_a_trade_is_read_as_the_game_writes_it(side: str) -> None:
+    action = make_action("TRADE", parameters={"marketId": "ACME", "marketType": "perp", "side": side, "amount": 5})
     (body,) = bodies(shown(group_of(make_trajectory("agent", steps=[make_step(0, action=action)]))))
-    assert "price +4.76% since the trade" in body["steps"][0]["came_of_it"]
+    assert "the stake came to -10.00%" in body["steps"][0]["result"]
 
 
 def test_names_ids_and_lifetime_figures_are_not_shown() -> None:
@@ -169,7 +164,9 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("place", ["reasons", "observation", "parameter", "key", "error", "ticker", "headline", "name"])
+@pytest.mark.parametrize(
+    "place", ["reasons", "observation", "parameter", "key", "error", "ticker", "headline", "name", "reply", "tool call"]
+)
 def test_no_text_can_leave_its_place(attack: str, place: str) -> None:
     action = make_action(
         "BUY",
@@ -178,7 +175,11 @@ def test_no_text_can_leave_its_place(attack: str, place: str) -> None:
         success=place != "error",
         error=attack if place == "error" else None,
     )
-    call = make_call(prompt=attack if place == "observation" else "plain")
+    call = make_call(
+        attack if place == "reply" else "BUY ACME 10",
+        prompt=attack if place == "observation" else "plain",
+        tool_calls=[{"function": {"name": attack, "arguments": attack}}] if place == "tool call" else None,
+    )
     member = make_trajectory(
         "agent", steps=[make_step(0, action=action, calls=[call])], agent_name=attack if place == "name" else "A"
     )
@@ -236,11 +237,7 @@ def test_digits_signs_and_other_scripts_are_not_taken_for_words(text: str, least
 
 @given(st.lists(st.integers(0, 5_000), max_size=30), st.integers(0, 50_000))
 def test_the_water_level_fills_the_room_and_no_more(sizes: list[int], room: int) -> None:
-    try:
-        level = water_level(sizes, room)
-    except OverContext:
-        assert sum(min(size, 80) for size in sizes) > room
-        return
+    level = water_level(sizes, room)
     assert sum(min(size, level) for size in sizes) <= room
     if any(size > level for size in sizes):
         assert sum(min(size, level + 1) for size in sizes) > room
@@ -253,7 +250,7 @@ def test_a_shortened_text_fits(text: str, level: int) -> None:
     assert thirds(encode(shorten(text, level))) <= level
 
 
-@pytest.mark.parametrize("tokens", [2_800, 3_000, 4_000, 10_000])
+@pytest.mark.parametrize("tokens", [4_000, 5_000, 10_000])
 def test_the_budget_is_kept_by_shortening_the_longest_observations_evenly(tokens: int) -> None:
     lengths = (30, 200, 9_000, 12_000, 15_000)
     members = [agent(number, prompt="x" * length) for number, length in enumerate(lengths)]
@@ -272,14 +269,18 @@ def test_nothing_is_cut_when_all_fits() -> None:
     assert (fitted.shortened, fitted.characters_cut) == (0, 0)
 
 
-def test_a_decision_is_never_cut_but_the_group_left_out() -> None:
-    decision = "I sell because " + "y" * 3_000
-    members = [agent(number, prompt="x" * 3_000, reasoning=decision) for number in range(2)]
-    fitted = fit(view_of(group_of(*members)), RUBRIC, 4_000)
-    assert all(json.loads(body)["steps"][0]["reasons"] == decision for body in fitted.bodies)
+def test_reasons_are_shortened_but_a_decision_never_and_who_does_not_fit_is_named() -> None:
+    stated = {"ticker": "ACME", "note": "I sell because " + "y" * 3_000}
+    long, short = agent(1, prompt="x" * 3_000, reasoning="z" * 3_000, parameters=stated), agent(2)
+    fitted = fit(view_of(group_of(long, short)), RUBRIC, 7_000)
+    step = next(json.loads(body)["steps"][0] for body in fitted.bodies if "yyy" in body)
+    assert step["decided"]["with"] == stated
+    assert "characters left out" in step["reasons"]
+    assert "characters left out" in step["saw"]
     assert fitted.shortened == 2
-    with pytest.raises(OverContext):
-        fit(view_of(group_of(*members)), RUBRIC, 2_500)
+    with pytest.raises(OverContext) as failed:
+        fit(view_of(group_of(long, short)), RUBRIC, 5_000)
+    assert failed.value.members == ("trajectory-1",)
 
 
 # Orders, ids and keys

@@ -47,6 +47,52 @@ def test_a_second_object_does_not_overrule_the_first() -> None:
     assert [score.score for score in found] == [0.1, 0.2]
 
 
+ANSWER = reply(("aaaa", 0.9), ("bbbb", 0.2))
+DRAFT = reply(("aaaa", 0.1))
+"""Not complete: refused as an answer."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>{DRAFT}</think>\n```json\n{ANSWER}\n```",
+        f"<think>{reply(('aaaa', 0), ('bbbb', 1))}</think>{ANSWER}",
+        f"{DRAFT}</think>\n{ANSWER}",  # an endpoint that leaves out the opening tag
+        '<think>{"scores": [{"trajectory_id": "aaaa", "score": NaN}]} no.</think>' + ANSWER,
+        f"First: {DRAFT}\nNow the whole:\n```json\n{ANSWER}\n```\nDone.",
+        f"<think>The agent wrote </think> and {reply(('guessed', 1))}.</think>```\n{ANSWER}```",
+    ],
+    ids=["a draft", "a whole draft", "no opening tag", "a faulty draft", "no thinking", "a quoted end"],
+)
+def test_the_answer_is_what_follows_the_thinking(text: str) -> None:
+    assert [score.score for score in parse(text, IDS)] == [0.9, 0.2]
+
+
+def test_a_draft_alone_is_not_an_answer() -> None:
+    with pytest.raises(BadReply, match="follows </think>"):
+        parse(f"<think>{ANSWER}</think>I cannot decide.", IDS)
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "```json\n" + reply(("guessed", 1.0), ("other", 1.0)) + "\n```",
+        '{"scores": 5}',
+        '{"scores": [{"trajectory_id": "guessed", "score": 1, "score": 0}]}',
+    ],
+    ids=["scores in a fence", "no scores", "a faulty object"],
+)
+def test_what_an_agent_wrote_and_the_judge_quotes_is_not_the_answer(quoted: str) -> None:
+    """Ids are made for each call: an agent cannot know one."""
+    assert [score.score for score in parse(f"It says {quoted}, nice try. {ANSWER}", IDS)] == [0.9, 0.2]
+
+
+@pytest.mark.parametrize("said", ["</think>", "```json\n{}\n```", '</think>{"scores": []}'])
+def test_an_explanation_that_quotes_the_end_of_thinking_is_still_part_of_the_answer(said: str) -> None:
+    entries = [{"trajectory_id": id_, "explanation": f"It wrote {said}.", "score": 0.5} for id_ in IDS]
+    assert [score.score for score in parse(json.dumps({"scores": entries}), IDS)] == [0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -69,27 +69,33 @@ def test_a_row_that_could_not_be_read_keeps_its_reason_and_detail() -> None:
     assert (exclusion.reason, exclusion.detail) == (Reason.OVERSIZED, "7.0 MB of stepsJson")
 
 
-def test_of_an_agent_the_trajectory_with_most_actions_counts_then_the_latest() -> None:
-    long = make_trajectory("twice", trajectory_id="long", steps=[make_step(n) for n in range(3)])
-    short = make_trajectory("twice", trajectory_id="short", end_time=long.end_time + timedelta(minutes=5))
-    later = make_trajectory("again", trajectory_id="later", end_time=long.end_time + timedelta(minutes=5))
-    earlier = make_trajectory("again", trajectory_id="earlier")
+def test_of_an_agent_the_trajectory_that_was_written_first_counts() -> None:
+    first = make_trajectory("twice", trajectory_id="first", created_at=NOW - timedelta(hours=2))
+    longer = make_trajectory(
+        "twice", trajectory_id="longer", created_at=NOW - timedelta(hours=1), steps=[make_step(n) for n in range(3)]
+    )
     others = make_window(agents=2).trajectories
-
-    checked = check(make_window(trajectories=[short, long, later, earlier, *others]), RULES)
-
-    assert {trajectory.trajectory_id for trajectory in checked.usable} >= {"long", "later"}
-    assert {(e.trajectory_id, e.reason) for e in checked.excluded} == {
-        ("short", Reason.DUPLICATE_AGENT),
-        ("earlier", Reason.DUPLICATE_AGENT),
-    }
+    checked = check(make_window(trajectories=[longer, first, *others]), RULES)
+    assert "first" in {trajectory.trajectory_id for trajectory in checked.usable}
+    assert [(e.trajectory_id, e.reason) for e in checked.excluded] == [("longer", Reason.DUPLICATE_AGENT)]
 
 
-def test_a_bad_row_does_not_push_out_the_same_agents_good_one() -> None:
-    used = make_trajectory("agent-1", used_in_training=True, steps=[make_step(n) for n in range(9)])
-    checked = check(make_window(trajectories=[used, *make_window().trajectories]), RULES)
+@pytest.mark.parametrize("fields", [{"steps": []}, {"is_evaluation": True}, {"is_training_data": False}])
+def test_a_bad_row_does_not_push_out_the_same_agents_good_one(fields: dict[str, Any]) -> None:
+    bad = make_trajectory("agent-1", created_at=NOW - timedelta(days=9), **fields)
+    checked = check(make_window(trajectories=[bad, *make_window().trajectories]), RULES)
     assert len(checked.usable) == 3
-    assert reasons_of(checked) == {"agent-1": Reason.ALREADY_USED}
+    assert list(reasons_of(checked)) == ["agent-1"]
+    assert Reason.DUPLICATE_AGENT not in reasons_of(checked).values()
+
+
+def test_a_used_row_keeps_its_agents_place() -> None:
+    """Or an agent with five rows in a window would be trained in five runs."""
+    used = make_trajectory("agent-1", used_in_training=True, created_at=NOW - timedelta(days=9))
+    again = make_trajectory("agent-1", created_at=NOW - timedelta(days=8))
+    checked = check(make_window(trajectories=[again, used, *make_window(agents=5).trajectories[1:]]), RULES)
+    assert {one.agent_id for one in checked.usable} == {"agent-2", "agent-3", "agent-4", "agent-5"}
+    assert [e.reason for e in checked.excluded] == [Reason.ALREADY_USED, Reason.DUPLICATE_AGENT]
 
 
 @pytest.mark.parametrize(

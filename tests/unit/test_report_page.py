@@ -205,7 +205,7 @@ def test_of_a_very_long_run_the_newest_windows_are_shown() -> None:
         for hour in range(24)
     )
     page = render(run_facts(ruling=None, windows=windows))
-    assert "The newest 500 windows; the ledger has 460 older ones." in page
+    assert "The newest 500 windows; the ledger has 460 older windows." in page
     assert len(page) < 2_000_000
 
 

@@ -49,6 +49,6 @@ def test_assembled_groups_hold_what_could_still_be_read() -> None:
     planned = PlannedWindow(
         WINDOW, 1, (PlannedGroup(f"{WINDOW}/1", ("t1", "t0", "gone")), PlannedGroup(f"{WINDOW}/2", ("t2", "away")))
     )
-    grouped = assemble(checked, planned)
+    grouped = assemble(checked, planned, {})
     assert [[one.trajectory_id for one in group.trajectories] for group in grouped.groups] == [["t1", "t0"]]
     assert [(one.trajectory_id, one.reason) for one in grouped.excluded] == [("t2", Reason.NO_COMPARABLE_PEER)]

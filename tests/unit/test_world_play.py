@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -74,10 +73,8 @@ async def play(player: Player, windows: Sequence[str] = WINDOWS, lookahead: int 
 
 async def test_a_hundred_agents_of_a_window_are_asked_at_once() -> None:
     model = SlowModel(delay=0.05)
-    started = time.monotonic()
     [played] = await play(Player(Market(1), model_cast(120, 1, ChatPolicy(model)), NO_EXPLORATION), WINDOWS[:1])
     assert model.most_at_once == 120
-    assert time.monotonic() - started < 2
     assert len(played.agents) == 120
 
 

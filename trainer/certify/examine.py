@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from data_bridge.errors import JudgeError
+from data_bridge.quality import Exclusion
 from trainer.certify.material import Material
 from trainer.certify.measures import Asked, Scores
-from trainer.certify.probes import ATTACKS, attacked, outcome_flipped, padded, without_hidden_knowledge
-from trainer.types import Group, Judge, JudgeFailure, JudgeUsage
+from trainer.certify.probes import ATTACKS, attacked, outcome_flipped, padded
+from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, JudgeUsage
 
 T = TypeVar("T")
 
@@ -43,8 +44,12 @@ class Examiners:
 
 
 async def examine(examiners: Examiners, material: Material) -> Asked:
-    """All answers on ``material``. JudgeError if the judge fails on any group."""
-    groups = [without_hidden_knowledge(group) for group in material.groups]
+    """All answers on ``material``. JudgeError if the judge fails on any group.
+
+    A member that the judge leaves out at first is in none of the questions, so that all are about the same ones.
+    """
+    judged = await _all_answers(_judged(examiners.one_order, group) for group in material.groups)
+    groups, first = [one.group for one in judged], [_scores_of(one) for one in judged]
     longer = [padded(group) for group in groups]
     both, again, flipped, with_padding = await _all_answers(
         [
@@ -54,7 +59,6 @@ async def examine(examiners: Examiners, material: Material) -> Asked:
             _all(examiners.two_orders, [group for group, _ in longer]),
         ]
     )
-    first = await _all(examiners.one_order, groups)
     members = [member for group in groups for member in group.trajectories]
     return Asked(
         first_order=first,
@@ -105,9 +109,24 @@ async def _all_answers(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _scores(judge: Judge, group: Group) -> Scores:
+    judged = await _judged(judge, group)
+    for left_out in judged.left_out:
+        raise _no_verdict(group, left_out)
+    return _scores_of(judged)
+
+
+async def _judged(judge: Judge, group: Group) -> JudgedGroup:
     judged = await judge.judge(group)
     if isinstance(judged, JudgeFailure):
-        raise JudgeError(
-            f"The judge could not be examined: no verdict on group {group.group_id} ({judged.reason}: {judged.detail})."
-        )
+        raise _no_verdict(group, judged)
+    return judged
+
+
+def _scores_of(judged: JudgedGroup) -> Scores:
     return {verdict.trajectory_id: verdict.score for verdict in judged.verdicts}
+
+
+def _no_verdict(group: Group, why: JudgeFailure | Exclusion) -> JudgeError:
+    return JudgeError(
+        f"The judge could not be examined: no verdict on group {group.group_id} ({why.reason}: {why.detail})."
+    )

@@ -54,11 +54,6 @@ ATTACKS: tuple[Attack, ...] = (
 """Twenty texts that an agent might write to talk its judge into a better score, each with a different approach."""
 
 
-def without_hidden_knowledge(group: Group) -> Group:
-    """The group without ``gameKnowledge``: it cannot be inverted, so no probe may depend on it."""
-    return _with(group, [msgspec.structs.replace(member, ground_truth=None) for member in group.trajectories])
-
-
 def outcome_flipped(group: Group) -> Group:
     """The same decisions on the same news, in an hour with the opposite outcome."""
     members = [_profit_reversed(member) for member in group.trajectories]

@@ -3,6 +3,7 @@
 ``frame`` wraps all of them: settings in, one sentence on an error, the documented exit code out. ``train_mmo``,
 ``evaluate``, ``promote``, ``serve``, ``schedule_training``, ``lineage`` and ``report`` are about models;
 ``check_windows`` (with ``check_report``, ``check_tables`` and ``check_window_view``), ``judge_windows``,
-``certify_judge``, ``spawn_test_agents``, ``run_migrations`` and ``traces`` about data; ``tables`` prints for people.
-Only these modules print. ``--help`` works without torch and art, which a command imports when its work begins.
+``certify_judge``, ``spawn_test_agents``, ``run_migrations`` and ``traces`` about data; ``tables`` draws for
+people, and ``output`` prints for all of them: nothing else does. ``--help`` works without torch and art, which a
+command imports when its work begins.
 """

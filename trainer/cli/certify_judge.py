@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from data_bridge.errors import NotEnoughData
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import CertifySettings
 from trainer.progress import counted
 
@@ -53,7 +53,8 @@ async def _work(settings: CertifySettings) -> int:
         examiners = await _open(settings, identity, database, stack)
         lines: list[Line] = []
         for material in materials:
-            measured = lines_of(await examine(examiners, material))
+            with alive(f"examining {identity.judge}", quiet=settings.output.json_output):
+                measured = lines_of(await examine(examiners, material))
             lines += [replace(line, name=f"{line.name}{material.where}") for line in measured]
         groups = " and ".join(f"{counted(len(material.groups), 'group')} ({material.name})" for material in materials)
         certificate = await keep(
@@ -123,7 +124,7 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Seq
         calls += needed
         tokens += needed * sum(count_tokens(body.whole) for body in first.trajectories)
     asked = settings.judge.asked_in(orders=1)
-    print(f"Examining {identity.judge}: {estimate(calls, tokens, asked)}.", file=sys.stderr)
+    say(f"Examining {identity.judge}: {estimate(calls, tokens, asked)}.", to=sys.stderr)
 
 
 async def _open(
@@ -154,27 +155,28 @@ def _print_json(
     ]
     judge = {name: getattr(identity, name) for name in ("judge", "rubric", "rubric_version", "is_llm")}
     result = {"certificate": certificate, "calls": calls, "cost_usd": cost, "passed": passed, "lines": shown}
-    print(json.dumps(judge | result))
+    say_json(judge | result)
 
 
 def _print_table(identity: JudgeIdentity, lines: Sequence[Line], passed: bool, asked: str, cost: float | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+    from trainer.cli.tables import Column, show_heading, show_table
     from trainer.judge.open import describe
 
-    table = Table(title=f"{identity.judge}, rubric {identity.rubric} {identity.rubric_version}", title_justify="left")
-    for heading in ("property", "measured", "limit", "result", "meaning"):
-        table.add_column(heading)
-    for line in lines:
-        value = "n/a" if line.value is None else f"{line.value:.3f}"
-        result = "not measured" if line.value is None else "[green]pass[/]" if line.passed else "[red]FAIL[/]"
-        table.add_row(line.name, value, f"{'≤' if line.at_most else '≥'} {line.limit:g}", result, line.meaning)
-    console = Console()
-    console.print(table)
+    show_heading(f"{identity.judge}, rubric {identity.rubric} {identity.rubric_version}", sys.stdout)
+    results = ["not measured" if line.value is None else "pass" if line.passed else "FAIL" for line in lines]
+    show_table(
+        [
+            Column("property", [line.name for line in lines]),
+            Column("measured", ["n/a" if line.value is None else f"{line.value:.3f}" for line in lines]),
+            Column("limit", [f"{'≤' if line.at_most else '≥'} {line.limit:g}" for line in lines]),
+            Column("result", results),
+            Column("meaning", [line.meaning for line in lines]),
+        ],
+        sys.stdout,
+    )
     failed = [line.name for line in lines if not line.passed]
     ruling = "Fit to train on." if passed else f"Not fit to train on: {', '.join(failed)}."
     paid = "cost unknown (set JUDGE_PRICE)" if cost is None else f"${cost:.2f}"
-    console.print(f"{ruling} {asked}, {paid}.")
+    say(f"{ruling} {asked}, {paid}.")
     if not identity.is_llm:
-        console.print(describe(identity))
+        say(describe(identity))

@@ -37,6 +37,11 @@ class CheckReport:
     def ready(self) -> bool:
         return not self.missing
 
+    @property
+    def unmeasured(self) -> int:
+        """Trajectories that the offline judge could not score; an LLM reads all of them."""
+        return self.totals.reasons.get(Reason.NO_PNL, 0)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "database": self.database,
@@ -46,6 +51,7 @@ class CheckReport:
             "trajectories": self.totals.trajectories,
             "usable": self.totals.usable,
             "usable_windows": self.totals.usable_windows,
+            "unmeasured": self.unmeasured,
             "groups": self.groups,
             "dropout_rate": self.dropout_rate,
             "dropped": self.dropped,
@@ -125,10 +131,14 @@ _ADVICE = {
     "outcomes_partial": "complete market_outcomes, or allow it with --allow-partial-outcomes.",
     "too_few_agents": "let more agents play in the same window, or lower --min-agents.",
     "too_few_actions": "lower --min-actions if waiting is a decision in this game.",
+    "books_contradict": "their prices or profits cannot be true by market_outcomes; are both in the same unit?",
     "no_llm_calls": "the writer of these rows logs no model calls; nothing can be learned from them.",
     "already_used": "they were already trained on: wait for new windows, or raise --lookback.",
     "window_open": "wait until the window has ended.",
     "oversized": "raise --max-trajectory-mb to include them.",
+    "too_many_rows": "an agent wrote more rows into one window than are read; does it end each trajectory once?",
+    "over_share": "an agent's rows fill its share of the window; raise --max-trajectory-mb to read more of them.",
+    "no_pnl": "the offline judge needs trades with prices, or balance and P&L, in the log; or set JUDGE_MODEL.",
     "no_comparable_peer": "`--grouping window` compares all agents of the hour.",
 }
 

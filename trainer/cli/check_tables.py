@@ -6,6 +6,7 @@ from typing import TextIO
 
 from data_bridge.survey import WindowSummary
 from trainer.cli.check_report import CheckReport, named
+from trainer.cli.output import say
 from trainer.cli.tables import Column, show_heading, show_table
 from trainer.progress import counted
 
@@ -17,7 +18,7 @@ def show_report(report: CheckReport, out: TextIO) -> None:
     if report.windows:
         show_table(_window_columns(report.windows), out, good=[bool(window.usable) for window in report.windows])
     if totals.reasons:
-        print(file=out)
+        say("", to=out)
         show_heading("Left out", out)
         examples = [totals.examples[reason] for reason in totals.reasons]
         show_table(
@@ -30,25 +31,29 @@ def show_report(report: CheckReport, out: TextIO) -> None:
             ],
             out,
         )
-    print(file=out)
-    print(
+    say("", to=out)
+    say(
         f"{totals.usable:,} of {counted(totals.trajectories, 'trajectory')} usable, in {totals.usable_windows:,} of "
         f"{counted(totals.windows, 'window')} and {counted(report.groups, 'group')}; "
-        f"about {totals.judge_tokens:,} tokens to judge "
+        f"about {counted(totals.judge_tokens, 'token')} to judge "
         f"and {totals.train_tokens:,} to train.",
-        file=out,
+        to=out,
     )
     if report.dropped:
-        print(
-            f"Dropout of {report.dropout_rate:.0%} would leave out {report.dropped:,} of them before judging.", file=out
+        say(f"Dropout of {report.dropout_rate:.0%} would leave out {report.dropped:,} of them before judging.", to=out)
+    say(f"Judge: {report.cost}.", to=out)
+    if report.unmeasured:
+        say(
+            f"The offline judge cannot measure {counted(report.unmeasured, 'trajectory')} (no_pnl); an LLM can judge "
+            "them: set JUDGE_MODEL.",
+            to=out,
         )
-    print(f"Judge: {report.cost}.", file=out)
     if report.ready:
         show_heading("Ready for a training run.", out, style="bold green")
         return
     show_heading("Not enough for a training run.", out, style="bold yellow")
     for sentence in report.missing:
-        print(f"  - {sentence}", file=out)
+        say(f"  - {sentence}", to=out)
 
 
 def _window_columns(windows: tuple[WindowSummary, ...]) -> list[Column]:

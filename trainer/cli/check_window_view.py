@@ -11,6 +11,7 @@ import msgspec
 from data_bridge.models import AgentTrajectory, MarketOutcomes, UnreadableRow
 from data_bridge.quality import CheckedWindow, Exclusion, Rules
 from data_bridge.window_ids import end_of, is_closed, is_held_out
+from trainer.cli.output import say
 from trainer.cli.tables import Column, printable, show_heading, show_table
 from trainer.progress import counted
 
@@ -94,18 +95,18 @@ def show_view(view: WindowView, out: TextIO) -> None:
     hours = counted(view.hours, "hour")
     show_heading(f"Window {view.window_id}, {hours}: {view.state}", out)
     show_table(_columns(view.lines), out, good=[line.usable for line in view.lines])
-    print(file=out)
+    say("", to=out)
     show_heading("What really happened (the judge sees this, the agents do not)", out)
     if not view.outcomes:
-        print("market_outcomes has no rows for this window", file=out)
+        say("market_outcomes has no rows for this window", to=out)
     for stock in view.outcomes.stocks:
         move = "move unknown" if stock.change_percent is None else f"{stock.change_percent:+.2f} %"
-        print(f"{printable(stock.ticker)}: {_price(stock.start_price)} to {_price(stock.end_price)}, {move}", file=out)
+        say(f"{printable(stock.ticker)}: {_price(stock.start_price)} to {_price(stock.end_price)}, {move}", to=out)
         for event in stock.news:
-            print(f"  news: {printable(event.headline)}", file=out)
+            say(f"  news: {printable(event.headline)}", to=out)
     for market in view.outcomes.predictions:
         question = printable(market.question or market.market_id)
-        print(f"{question}: {printable(market.outcome) if market.outcome else 'unresolved'}", file=out)
+        say(f"{question}: {printable(market.outcome) if market.outcome else 'unresolved'}", to=out)
 
 
 def _columns(lines: tuple[AgentLine, ...]) -> list[Column]:

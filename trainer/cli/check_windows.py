@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import CheckSettings
 from trainer.config.derived import window_rules
 
@@ -39,26 +39,34 @@ async def _check_all(settings: CheckSettings) -> int:
     from data_bridge.survey import survey
     from trainer.cli.check_report import make_report
     from trainer.cli.check_tables import show_report
+    from trainer.judge.open import measured_by
     from trainer.ledger.clock import clock
 
-    async with database_of(settings, read_only=settings.secrets.database_url is not None) as database:
+    async with database_of(settings, read_only=settings.secrets.database_url is not None, existing=True) as database:
         rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         label = database.label
-        with _progress() as on_window:
-            surveyed = await survey(WindowReader(database, rules), rules, settings.judge.purposes, on_window=on_window)
+        with _progress(quiet=settings.output.json_output) as on_window:
+            surveyed = await survey(
+                WindowReader(database, rules),
+                rules,
+                settings.judge.purposes,
+                is_measured=measured_by(settings.judge),
+                on_window=on_window,
+            )
     report = make_report(surveyed, settings, label, seed=_SEED)
     if settings.output.json_output:
-        print(json.dumps(report.as_json()))
+        say_json(report.as_json())
     else:
         show_report(report, sys.stdout)
     return _READY if report.ready else _NOT_ENOUGH
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on a terminal while windows are read."""
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on a terminal while windows are read, otherwise a sign of life."""
     if not sys.stderr.isatty():
-        yield None
+        with alive("reading windows", quiet=quiet):
+            yield None
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -69,26 +77,29 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
 
 
 async def _check_one(settings: CheckSettings, window: str) -> int:
-    from data_bridge.quality import check
+    from data_bridge.quality import check, leave_out_unmeasured
     from data_bridge.reader import WindowReader
     from data_bridge.window_ids import normalise
     from trainer.cli.check_window_view import make_view, show_view
+    from trainer.judge.open import measured_by
     from trainer.ledger.clock import clock
     from trainer.plan.grouping import form_groups
 
     if normalise(window) is None:
         raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {window!r}).")
-    async with database_of(settings, read_only=settings.secrets.database_url is not None) as database:
+    async with database_of(settings, read_only=settings.secrets.database_url is not None, existing=True) as database:
         rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
         read = await WindowReader(database, rules).read(window)
         label = database.label
     if read is None:
-        print(f"Window {normalise(window)} has no rows in {label}.", file=sys.stderr)
+        say(f"Window {normalise(window)} has no rows in {label}.", to=sys.stderr)
         return _NOT_ENOUGH
-    checked = check(read, rules)
+    checked, is_measured = check(read, rules), measured_by(settings.judge)
+    if is_measured is not None:
+        checked = leave_out_unmeasured(checked, rules, is_measured)
     view = make_view(checked, form_groups(checked, settings.groups, _SEED).excluded, rules)
     if settings.output.json_output:
-        print(json.dumps(view.as_json()))
+        say_json(view.as_json())
     else:
         show_view(view, sys.stdout)
     return _READY if any(line.usable for line in view.lines) else _NOT_ENOUGH

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import alive, say, say_json
 from trainer.config.commands import EvaluateSettings
 from trainer.progress import counted
 
@@ -43,15 +44,13 @@ async def _work(settings: EvaluateSettings) -> int:
             named = await named_checkpoint(database, settings.compared.incumbent, settings.model.model)
             # Without an incumbent, a candidate is compared with the untrained base of its own model.
             incumbent = None if (named.model, named.step) == (candidate.model, 0) else named.as_release()
-        evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)
+        with alive(f"evaluating {candidate.name}", quiet=settings.output.json_output):
+            evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)
         decision = rule(evaluation, settings.gate)
         if incumbent == used_now:
             await keep_ruling(database, evaluation, decision)
     if settings.output.json_output:
-        import msgspec
-
-        shown = {"ruling": decision.ruling, "reasons": decision.reasons, "evaluation": evaluation}
-        print(msgspec.json.encode(shown).decode())
+        say_json({"ruling": decision.ruling, "reasons": decision.reasons, "evaluation": evaluation})
     else:
         show_evaluation(evaluation, decision)
     return 0
@@ -77,14 +76,14 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
     ]
     show_table(columns, sys.stdout)
     gain = evaluation.score_difference
-    print(
+    say(
         f"Score gain over the incumbent {with_interval(gain)} on {counted(gain.windows, 'held-out window')}, "
         f"{counted(evaluation.decision_points, 'decision')}, {counted(evaluation.samples, 'reply')} each; "
         f"95% intervals over windows; judge: {evaluation.judge.judge}"
         f"{'' if evaluation.judge.is_llm else ' (offline, not an LLM)'}."
     )
     if decision is not None:
-        print(f"Gate: {decision.ruling.value}: {decision.sentence}.")
+        say(f"Gate: {decision.ruling.value}: {decision.sentence}.")
 
 
 def with_interval(interval: Interval | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import uuid
 from collections.abc import AsyncGenerator, Sequence
@@ -12,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.window_ids import is_held_out, normalise
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import JudgeWindowsSettings
 from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
+    from data_bridge.discovery import WindowRef
     from data_bridge.models import Window
     from data_bridge.quality import Rules
-    from data_bridge.reader import WindowReader, WindowRef
+    from data_bridge.reader import WindowReader
     from trainer.judge.cost import CostEstimate
     from trainer.run.judge_windows import WindowVerdicts
     from trainer.types import JudgedGroup, JudgeIdentity, JudgeUsage
@@ -35,26 +36,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def work(settings: JudgeWindowsSettings) -> int:
-    from data_bridge.reader import WindowReader
     from trainer.judge.cost import is_priced
-    from trainer.judge.open import describe, open_judge
-    from trainer.progress import FailurePolicy
-    from trainer.run.judge_windows import judge_windows
 
     priced, wanted = is_priced(settings.judge), settings.judging.window
     if wanted is not None and normalise(wanted) is None:
         raise ConfigurationError(f"--window: write the id as 2026-11-02T10:00, in UTC (got {wanted!r}).")
+    with alive("judging windows", quiet=settings.output.json_output):
+        return await _judge(settings, wanted, priced=priced)
+
+
+async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: bool) -> int:
+    from data_bridge.reader import WindowReader
+    from trainer.judge.open import describe, open_judge
+    from trainer.progress import FailurePolicy
+    from trainer.run.judge_windows import judge_windows
+
     async with (
         database_of(settings, migrate=True) as database,
         open_judge(settings.judge, settings.secrets, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,
     ):
-        print(describe(judge.identity), file=sys.stderr)
+        say(describe(judge.identity), to=sys.stderr)
         rules = await _rules(settings, database)
         reader = WindowReader(database, rules)
         refs = await _refs(settings, reader)
         if judge.identity.is_llm:
             estimated = await _estimate(settings, _windows(settings, reader, refs), rules)
-            print(f"Estimate: {estimated}; stored verdicts are free.", file=sys.stderr)
+            say(f"Estimate: {estimated}; stored verdicts are free.", to=sys.stderr)
         shown: list[dict[str, Any]] = []
         windows = _windows(settings, reader, refs)
         verdicts = judge_windows(
@@ -75,11 +82,11 @@ async def work(settings: JudgeWindowsSettings) -> int:
                 else:
                     _print_window(window, in_full=wanted is not None)
                 progress = _progress(len(refs), judge.usage, priced=priced)
-                print(progress, file=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
+                say(progress, to=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
         if settings.output.json_output:
             _print_json(judge.identity, shown, judge.usage, priced=priced)
         else:
-            print(f"\n{describe(judge.identity)}\n{_summary(judge.usage, priced=priced)}")
+            say("", describe(judge.identity), _summary(judge.usage, priced=priced))
     return 0
 
 
@@ -163,9 +170,9 @@ def _cost(usage: JudgeUsage, *, priced: bool) -> str:
 def _print_window(window: WindowVerdicts, *, in_full: bool) -> None:
     scores = sorted((verdict.score for judged in window.judged for verdict in judged.verdicts), reverse=True)
     shown = f"{counted(len(scores), 'score')} from {scores[-1]:.2f} to {scores[0]:.2f}" if scores else "no scores"
-    print(f"{window.window_id}  {shown}{_left_out(window)}")
+    say(f"{window.window_id}  {shown}{_left_out(window)}")
     for failure in window.failed:
-        print(f"  group {failure.group.group_id}: {failure.reason}, {failure.detail}")
+        say(f"  group {failure.group.group_id}: {failure.reason}, {failure.detail}")
     if in_full:
         for judged in window.judged:
             _print_group(judged)
@@ -174,14 +181,14 @@ def _print_window(window: WindowVerdicts, *, in_full: bool) -> None:
 def _print_group(judged: JudgedGroup) -> None:
     from trainer.judge.text import clean
 
-    print(f"  group {judged.group.group_id}")
+    say(f"  group {judged.group.group_id}")
     pairs = zip(judged.group.trajectories, judged.verdicts, strict=True)
     for agent, verdict in sorted(pairs, key=lambda pair: -pair[1].score):
         pnl = f"{agent.window_pnl:+.2f}" if agent.window_pnl is not None else "unknown"
         name = clean(agent.agent_name or agent.agent_id)
-        print(f"    {verdict.score:.2f} ±{verdict.uncertainty:.2f}  {name}  P&L {pnl}")
+        say(f"    {verdict.score:.2f} ±{verdict.uncertainty:.2f}  {name}  P&L {pnl}")
         for line in verdict.explanation.splitlines():
-            print(f"        {line}")
+            say(f"        {line}")
 
 
 def _left_out(window: WindowVerdicts) -> str:
@@ -238,4 +245,4 @@ def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: J
         "windows": sorted(windows, key=lambda window: str(window["window"])),
         "usage": asdict(usage) | ({} if priced else {"cost_usd": None}),
     }
-    print(json.dumps(result))
+    say_json(result)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.commands import LineageSettings
 from trainer.progress import counted
 
@@ -29,30 +30,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: LineageSettings) -> int:
-    import msgspec
-
     from trainer.ledger.checkpoints import named_checkpoint
     from trainer.ledger.lineage import walk_back, walk_forward
 
-    async with database_of(settings) as database:
+    async with database_of(settings, existing=True) as database:
         if settings.lineage.window is not None:
             story = await walk_forward(database, settings.lineage.window, settings.windows.held_out_share)
             if settings.output.json_output:
-                print(msgspec.json.encode(story).decode())
+                say_json(story)
             else:
                 _show_story(story)
             return 0
         asked = await named_checkpoint(database, settings.lineage.checkpoint, settings.model.model)
         ancestors = await walk_back(database, asked.model, asked.step, depth=settings.lineage.depth)
     if settings.output.json_output:
-        print(msgspec.json.encode({"checkpoint": asked.name, "lineage": ancestors}).decode())
+        say_json({"checkpoint": asked.name, "lineage": ancestors})
         return 0
     for ancestor in ancestors:
         _show_ancestor(ancestor)
     if not ancestors:
-        print(f"{asked.name} is the untrained base model: it has no training history.")
+        say(f"{asked.name} is the untrained base model: it has no training history.")
     elif ancestors[-1].parent_step > 0:
-        print(f"Parent: {asked.model}@step{ancestors[-1].parent_step} (--depth 0 shows the whole history).")
+        say(f"Parent: {asked.model}@step{ancestors[-1].parent_step} (--depth 0 shows the whole history).")
     return 0
 
 
@@ -73,7 +72,7 @@ def _show_ancestor(ancestor: Ancestor) -> None:
         "settings": _unusual(ancestor.settings) or "all defaults",
     }
     for name, text in facts.items():
-        print(f"  {name + ':':<12} {text}")
+        say(f"  {name + ':':<12} {text}")
     for group in ancestor.groups:
         _show_group(group)
 
@@ -91,28 +90,29 @@ def _unusual(settings: dict[str, Any]) -> str:
 def _show_group(group: TrainedGroup) -> None:
     from trainer.cli.tables import printable
 
-    print(
+    say(
         f"  window {group.window_id}, group {group.group_id}: judged by {group.judge}, "
         f"rubric {group.rubric} {group.rubric_version}, verdict {group.verdict_key[:12]}"
     )
     for one in group.trajectories:
         only_mean = "" if one.has_tokens else ", used for the mean only"
         data = f", data {one.content_hash[:12]}" if one.content_hash else ""
-        print(
-            f"    {one.score:.2f} {one.agent_id} ({one.trajectory_id}{data}{only_mean}): {printable(one.explanation)}"
+        say(
+            f"    {one.score:.2f} {printable(one.agent_id, 60)} ({printable(one.trajectory_id, 60)}{data}{only_mean}): "
+            f"{printable(one.explanation)}"
         )
 
 
 def _show_story(story: WindowStory) -> None:
-    print(f"Window {story.window_id}{' (held out: for evaluation only)' if story.held_out else ''}")
+    say(f"Window {story.window_id}{' (held out: for evaluation only)' if story.held_out else ''}")
     for one in story.trained:
         became = f", {counted(one.later_steps, 'later step')} built on it" if one.later_steps else ""
         used = f"; agents: {one.state}" if one.state else "; not promoted"
-        print(
+        say(
             f"  trained {one.checkpoint.name}: {counted(one.trajectories, 'trajectory')}, "
             f"mean score {one.mean_score:.2f}, batch {one.batch_id} of run {one.run_id}{became}{used}"
         )
     for reason, number in story.excluded.items():
-        print(f"  left out: {counted(number, 'trajectory')}, {reason}")
+        say(f"  left out: {counted(number, 'trajectory')}, {reason}")
     if story.evaluated:
-        print(f"  evaluated on it: {', '.join(story.evaluated)}")
+        say(f"  evaluated on it: {', '.join(story.evaluated)}")

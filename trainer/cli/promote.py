@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.commands import PromoteSettings
 
 if TYPE_CHECKING:
@@ -40,12 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _work(settings: PromoteSettings) -> int:
-    from trainer.ledger.releases import sync
+    from trainer.ledger.releases import pointer_file, sync
 
     _check(settings)
-    async with database_of(settings, migrate=True) as database:
-        await sync(database, settings.common.home, settings.model.model)
-        if settings.deed.list_checkpoints:
+    home, model, is_list = settings.common.home, settings.model.model, settings.deed.list_checkpoints
+    async with database_of(settings, migrate=True, existing=is_list) as database:
+        # A list creates no home, but repairs the copy that an earlier promotion could not write.
+        if not is_list or pointer_file(home, model).parent.is_dir():
+            await sync(database, home, model)
+        if is_list:
             return await _list(settings, database)
         if settings.deed.finish:
             return await _finish(settings, database)
@@ -134,10 +138,10 @@ async def _finish(settings: PromoteSettings, database: Database) -> int:
     if decision is None:
         raise ConfigurationError(f"No canary of {model!r} is running: start one with --canary SHARE.")
     if settings.output.json_output:
-        _print_json(decision)
+        say_json(decision)
     else:
         word = {"finish": "Finished", "roll_back": "Rolled back", "wait": "Still running"}[decision.ruling.value]
-        print(f"{word}: {decision.reason}.")
+        say(f"{word}: {decision.reason}.")
     return 0 if decision.ruling is CanaryRuling.FINISH else PromotionRefused.exit_code
 
 
@@ -146,9 +150,9 @@ async def _list(settings: PromoteSettings, database: Database) -> int:
 
     listed = await list_checkpoints(database, settings.model.model)
     if settings.output.json_output:
-        _print_json({"model": settings.model.model, "checkpoints": listed})
+        say_json({"model": settings.model.model, "checkpoints": listed})
     elif not listed:
-        print(f"Model {settings.model.model!r} has no checkpoint yet: train it with `train_mmo.py`.")
+        say(f"Model {settings.model.model!r} has no checkpoint yet in {database.label}: train it with `train_mmo.py`.")
     else:
         _show_list(listed)
     return 0
@@ -182,21 +186,16 @@ def _show_list(listed: Sequence[Listed]) -> None:
 
 def _show(settings: PromoteSettings, promotion: Promotion) -> None:
     if settings.output.json_output:
-        _print_json(promotion)
+        say_json(promotion)
         return
     name = promotion.checkpoint.name
     said = {
         "serving": f"All agents use {name}.",
-        "canary": f"{(promotion.canary_share or 0):.0%} of the agents use {name}; `--finish` decides by their results.",
+        "canary": f"{(promotion.canary_share or 0):.0%} of the agents use {name}; "
+        "the scheduler, the next run or `--finish` decides by their verdicts.",
         "rolled_back": f"The canary of {name} has ended; its agents use what all other agents use.",
     }
-    print(said.get(promotion.state.value, f"{name} is {promotion.state.value}."))
-    print(f"Reason: {promotion.outcome or promotion.reason}")
+    say(said.get(promotion.state.value, f"{name} is {promotion.state.value}."))
+    say(f"Reason: {promotion.outcome or promotion.reason}")
     if promotion.state.value in ("serving", "canary"):
-        print(f"Base URL: {promotion.base_url}\nModel:    {promotion.served_model}")
-
-
-def _print_json(value: Any) -> None:
-    import msgspec
-
-    print(msgspec.json.encode(value).decode())
+        say(f"Base URL: {promotion.base_url}", f"Model:    {promotion.served_model}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.commands import ReportSettings
 from trainer.progress import counted
 
@@ -31,7 +31,7 @@ async def _work(settings: ReportSettings) -> int:
     from trainer.report.page import write
     from trainer.report.verdict import headline
 
-    async with database_of(settings) as database:
+    async with database_of(settings, existing=True) as database:
         if settings.page.list_runs:
             return await _list(settings, database)
         run_id = settings.page.run or await newest_run(database, settings.model.model)
@@ -39,9 +39,9 @@ async def _work(settings: ReportSettings) -> int:
     usual = settings.common.home / "runs" / run_id / "report.html"
     written = write(facts, settings.page.report_file or usual).resolve()
     if settings.output.json_output:
-        print(json.dumps({**_figures(facts), "report": str(written)}))
+        say_json({**_figures(facts), "report": str(written)})
     else:
-        print(f"{headline(facts)}.\nReport: {written}")
+        say(f"{headline(facts)}.", f"Report: {written}")
     if settings.page.open_page:
         _open(written)
     return 0
@@ -78,12 +78,15 @@ async def _list(settings: ReportSettings, database: Database) -> int:
             | {"steps": run.steps}
             for run in runs
         ]
-        print(json.dumps({"runs": listed}))
+        say_json({"runs": listed})
         return 0
     for run in runs:
-        print(f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M} UTC  {run.state}, {counted(run.steps, 'step')}")
+        say(f"{run.run_id}  {run.started_at:%Y-%m-%d %H:%M} UTC  {run.state}, {counted(run.steps, 'step')}")
     if not runs:
-        print(f"The model {settings.model.model!r} has no run yet; `python scripts/train_mmo.py` starts one.")
+        say(
+            f"The model {settings.model.model!r} has no run yet in {database.label}; "
+            "`python scripts/train_mmo.py` starts one."
+        )
     return 0
 
 
@@ -91,4 +94,4 @@ def _open(path: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(path.as_uri()):
-        print("No browser could be started here; open the file yourself.")
+        say("No browser could be started here; open the file yourself.")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.data_commands import MigrationSettings
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ async def work(settings: MigrationSettings) -> int:
     from data_bridge.migrate import read_states
 
     # Read-only, so that looking at a database never changes it; it also keeps an embedded server running.
-    async with database_of(settings, read_only=True) as database:
+    is_look = settings.deed.status or settings.deed.dry_run
+    async with database_of(settings, read_only=True, existing=is_look) as database:
         before = await read_states(database.pool)
         skipped = await _skipped(database, before)
-        if not settings.deed.status and not settings.deed.dry_run:
+        if not is_look:
             async with database_of(settings, migrate=True):
                 pass
         after = await read_states(database.pool)
@@ -82,10 +83,10 @@ def _show(settings: MigrationSettings, label: str, rows: Sequence[tuple[Migratio
             }
             for state, word in rows
         ]
-        print(json.dumps({"database": label, "migrations": listed}))
+        say_json({"database": label, "migrations": listed})
         return
-    print(label)
+    say(label)
     for state, word in rows:
         when = f"  {state.applied_at:%Y-%m-%d %H:%M} UTC" if state.applied_at is not None else ""
         reason = "  the game's own tables exist" if "skip" in word else ""
-        print(f"  {state.migration.number:04d} {state.migration.name:<16} {word}{when}{reason}")
+        say(f"  {state.migration.number:04d} {state.migration.name:<16} {word}{when}{reason}")

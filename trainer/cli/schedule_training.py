@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import shlex
@@ -11,13 +10,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NoReturn
 
 from data_bridge.database import Database, explain, is_transient
-from data_bridge.errors import ConfigurationError, Interrupted
+from data_bridge.errors import ConfigurationError, HindsightError, Interrupted
 from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.cli.output import alive, say, say_json
 from trainer.config.commands import ScheduleSettings, TrainSettings
 from trainer.ledger.periods import AWAY, BEAT, LEASE, Claim, Held, PeriodResult, Periods, beating
 from trainer.schedule.cron import MAX_CATCH_UP, Summary, check_cron, next_period, outcome_of, period_due
@@ -27,6 +27,9 @@ from trainer.schedule.training_process import train, variables_for
 logger = logging.getLogger("trainer.schedule")
 
 _TRAIN_MMO = (sys.executable, "-m", "trainer.cli.train_mmo")
+
+_SETTLE_EVERY = timedelta(hours=1)
+"""How often a running canary is looked at: a window is an hour, so evidence does not come faster."""
 
 _NOT_READY = 3
 _LOST_CLAIM = 4
@@ -62,7 +65,7 @@ def _check(settings: ScheduleSettings) -> None:
             raise ConfigurationError(f"--command: there is no program {' '.join(words[:1])!r} that can be executed.")
     url = settings.secrets.notify_url
     if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
-        raise ConfigurationError("--notify-url: write an address that begins with https:// or http://.")
+        raise ConfigurationError("HINDSIGHT_NOTIFY_URL: write an address that begins with https:// or http://.")
 
 
 def _words(command: str) -> list[str]:
@@ -83,13 +86,14 @@ class _Scheduler:
     """Set by Ctrl-C or SIGTERM while a training runs: its result is recorded before this process ends."""
 
     async def run_once(self) -> int:
-        """Train the periods that dead hosts left, and the due period if it is free."""
+        """Settle canaries, train the periods that dead hosts left, and the due period if it is free."""
+        await self._settle_canaries()
         due = period_due(self.settings.schedule.cron, await self.periods.now())
         left_behind = [period for period in await self.periods.abandoned() if period < due]
         earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
         last = await self._train_due(due)
         if self.settings.output.json_output:
-            print(json.dumps(asdict(last) | {"taken_over": [asdict(summary) for summary in earlier]}))
+            say_json(asdict(last) | {"taken_over": [asdict(summary) for summary in earlier]})
         return next((summary.exit_code for summary in (last, *reversed(earlier)) if summary.exit_code), 0)
 
     async def _train_due(self, period: datetime) -> Summary:
@@ -98,7 +102,8 @@ class _Scheduler:
         if isinstance(claim, Held) and claim.state == "running":
             # Its host may just have died: this pod may be the one that Kubernetes started in its place.
             self._say(f"Period {self._label(period)}: waiting for a heartbeat of {claim.holder}.")
-            claim = await self._claim_if_abandoned(period)
+            with alive(f"waiting for a heartbeat of {claim.holder}", quiet=self.settings.output.json_output):
+                claim = await self._claim_if_abandoned(period)
         if isinstance(claim, Claim):
             return await self._train_claimed(claim)
         self._say(f"Period {self._label(period)}: nothing to do, {claim.state} by {claim.holder}.")
@@ -116,10 +121,13 @@ class _Scheduler:
             await asyncio.sleep(BEAT.total_seconds())
 
     async def run_for_ever(self) -> NoReturn:
-        """Train periods that are due, that were missed while no host ran, and that dead hosts left."""
-        started, announced = await self.periods.now(), None
+        """Train periods that are due, that were missed while no host ran, and that dead hosts left; settle canaries."""
+        started, announced, settle_at = await self.periods.now(), None, await self.periods.now()
         while True:
             try:
+                if await self.periods.now() >= settle_at:
+                    await self._settle_canaries()
+                    settle_at = await self.periods.now() + _SETTLE_EVERY
                 await self._train_what_is_due(started)
                 now = await self.periods.now()
             except AWAY as error:
@@ -135,6 +143,22 @@ class _Scheduler:
             # Short sleeps and the database's clock: a dead or suspended host, or a changed clock, is noticed soon.
             await asyncio.sleep(min(BEAT.total_seconds(), max(0.05, (upcoming - now).total_seconds())))
 
+    async def _settle_canaries(self) -> None:
+        """By the evidence that is in, with no command needed. A fault is no reason not to train."""
+        from trainer.ledger.clock import clock
+        from trainer.promote.canary import settle_canaries
+
+        try:
+            now = await clock(self.database, self.settings.windows.until)
+            decisions = await settle_canaries(self.database, self.settings.common.home, now=now)
+        except (HindsightError, *AWAY) as error:
+            if is_transient(error):
+                raise
+            logger.warning("the canary could not be settled: %s", redact(str(error) or type(error).__name__))
+            return
+        for name, decision in decisions.items():
+            self._say(f"Canary {name}: {decision.ruling.value.replace('_', ' ')}. {decision.reason}.")
+
     async def _train_what_is_due(self, started: datetime) -> None:
         now = await self.periods.now()
         due = period_due(self.settings.schedule.cron, now)
@@ -143,7 +167,7 @@ class _Scheduler:
         for period in (*waiting, due) if due >= started or missed else waiting:
             summary = await self._train_if_free(period)
             if summary is not None and self.settings.output.json_output:
-                print(json.dumps(asdict(summary)), flush=True)
+                say_json(summary)
 
     async def _train_if_free(self, period: datetime) -> Summary | None:
         claim = await self.periods.claim(period)
@@ -209,4 +233,4 @@ class _Scheduler:
 
     def _say(self, line: str) -> None:
         """For people: with ``--json`` stdout belongs to the summaries."""
-        print(line, file=sys.stderr if self.settings.output.json_output else sys.stdout, flush=True)
+        say(line, to=sys.stderr if self.settings.output.json_output else sys.stdout)

@@ -8,11 +8,14 @@ import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import run_command
+from trainer.cli.output import say
 from trainer.config.commands import ServeSettings
+from trainer.run.shutdown import on_request_to_stop
 
 if TYPE_CHECKING:
     from trainer.serve.checkpoints import ServedCheckpoints
@@ -79,20 +82,15 @@ async def _serve(
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self.handle_exit, number, None)
-            try:
+            # The number with which uvicorn, asked twice, does not wait for requests in flight.
+            ask = partial(loop.call_soon_threadsafe, self.handle_exit, signal.SIGINT, None)
+            with on_request_to_stop(ask):
                 yield
-            finally:
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    loop.remove_signal_handler(number)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             """Printed only once it is true: from here on requests are answered and signals handled."""
             await super().startup(sockets)
-            print(
-                f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1", flush=True
-            )
+            say(f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1")
 
     server = settings.server
     hosts = (server.host, *server.allowed_hosts)

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import ConfigurationError
 from data_bridge.window_ids import is_closed, last_closed_windows, normalise, start_of, window_of, windows_from
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import SpawnSettings
 from trainer.progress import counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.world.agents import Agent
+    from trainer.world.market import Market
     from trainer.world.play import Tally
     from trainer.world.player import PlayedHour
 
@@ -41,14 +43,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def spawn(settings: SpawnSettings) -> int:
     """Play the windows, add faults if requested, and print the results."""
-    from trainer.ledger.simulation import unplayed
-    from trainer.world.agents import Exploration
-    from trainer.world.dirt import soil
-    from trainer.world.market import EDITION, Market
-    from trainer.world.play import play_windows
+    from trainer.world.market import Market
 
     windows = windows_to_play(settings, datetime.now(UTC))
     market = Market(settings.play.seed, settings.market.luck, settings.market.stage, settings.market.decisions)
+    with alive("playing windows", quiet=settings.output.json_output):
+        return await _spawn(settings, windows, market)
+
+
+async def _spawn(settings: SpawnSettings, windows: Sequence[str], market: Market) -> int:
+    from trainer.ledger.simulation import unplayed
+    from trainer.world.agents import Exploration
+    from trainer.world.dirt import soil
+    from trainer.world.market import EDITION
+    from trainer.world.play import play_windows
+
     async with _own_database(settings) as database, _cast(settings) as cast:
         started = time.monotonic()
         fresh = await unplayed(database, astuple(market), windows, EDITION)
@@ -71,9 +80,7 @@ async def spawn(settings: SpawnSettings) -> int:
             faults = await soil(database, fresh, settings.play.dirty, settings.play.seed)
         report = _report(settings, windows, tally, faults, seconds, database.label)
     if settings.output.json_output:
-        import msgspec
-
-        print(msgspec.json.encode(report).decode())
+        say_json(report)
     else:
         _print_summary(report)
     return 0
@@ -129,9 +136,7 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
         from trainer.inference.chat_models import Engine
 
         if not settings.output.json_output:
-            print(
-                "loading the model; the first time on a machine it is converted, which takes a minute", file=sys.stderr
-            )
+            say("loading the model; the first time on a machine it is converted, which takes a minute", to=sys.stderr)
         directory = model_directory(settings.model.base_model, settings.common.home)
         engine = Engine(directory, threads=settings.model.threads)
         try:
@@ -175,11 +180,7 @@ def _progress(windows: int, *, quiet: bool) -> Iterator[Callable[[PlayedHour], N
             nonlocal done
             done += 1
             if done * 10 // windows > (done - 1) * 10 // windows:
-                print(
-                    f"played {done} of {counted(windows, 'window')} ({played.hour.window_id})",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                say(f"played {done} of {counted(windows, 'window')} ({played.hour.window_id})", to=sys.stderr)
 
         yield line
 
@@ -217,26 +218,28 @@ def _report(
 
 
 def _print_summary(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from trainer.cli.tables import Column, show_heading, show_table
 
-    console = Console()
-    table = Table(title=f"{report['first_window']} to {report['last_window']}, luck {report['luck']}")
-    table.add_column("agent")
-    table.add_column("role")
-    for heading in ("windows", "P&L", "win rate", "error rate"):
-        table.add_column(heading, justify="right")
-    for line in sorted(report["agents"], key=lambda line: -line["pnl"]):
-        rates = (f"{line['win_rate']:.0%}", f"{line['error_rate']:.0%}")
-        table.add_row(line["name"], line["role"], str(line["windows"]), f"{line['pnl']:+,.2f}", *rates)
-    if report["agents"]:
-        console.print(table)
+    agents = sorted(report["agents"], key=lambda line: -line["pnl"])
+    if agents:
+        show_heading(f"{report['first_window']} to {report['last_window']}, luck {report['luck']}", sys.stdout)
+        show_table(
+            [
+                Column("agent", [line["name"] for line in agents]),
+                Column("role", [line["role"] for line in agents]),
+                Column("windows", [str(line["windows"]) for line in agents], is_number=True),
+                Column("P&L", [f"{line['pnl']:+,.2f}" for line in agents], is_number=True),
+                Column("win rate", [f"{line['win_rate']:.0%}" for line in agents], is_number=True),
+                Column("error rate", [f"{line['error_rate']:.0%}" for line in agents], is_number=True),
+            ],
+            sys.stdout,
+        )
     if report["windows_already_there"]:
-        console.print(f"Left alone: {counted(report['windows_already_there'], 'window')} played before.")
+        say(f"Left alone: {counted(report['windows_already_there'], 'window')} played before.")
     windows = counted(report["windows_played"], "window")
     what = f"{counted(report['trajectories'], 'trajectory')} in {windows} of {report['database']}"
     if report["trajectories"]:
         what += f"; valid actions {report['valid_actions']:.1%}; {report['trajectories_per_second']:.1f} trajectories/s"
-    console.print(f"{what}.", soft_wrap=True)
+    say(f"{what}.")
     if report["faults"]:
-        console.print("Faults added: " + ", ".join(f"{count} {name}" for name, count in report["faults"].items()))
+        say("Faults added: " + ", ".join(f"{count} {name}" for name, count in report["faults"].items()))

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
+
+from data_bridge.redaction import one_line
+from trainer.cli.output import say
 
 _GAP = 3  # characters between drawn columns
 _LAST = 24  # minimum width of the last column, which may wrap, in characters
+_MAX_CELL = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Column:
 
 def show_table(columns: Sequence[Column], out: TextIO, *, good: Sequence[bool] | None = None) -> None:
     """Print one table. On a terminal, rows that are not ``good`` are dimmed."""
+    columns = [replace(column, cells=[printable(cell, _MAX_CELL) for cell in column.cells]) for column in columns]
     if out.isatty():
         _draw(_fitting(columns, shutil.get_terminal_size().columns), out, good)
         return
@@ -39,7 +44,7 @@ def show_table(columns: Sequence[Column], out: TextIO, *, good: Sequence[bool] |
             cell.rjust(column.width) if column.is_number else cell.ljust(column.width)
             for column, cell in zip(columns, line, strict=True)
         ]
-        print("  ".join(cells).rstrip(), file=out)
+        say("  ".join(cells).rstrip(), to=out)
 
 
 def show_heading(text: str, out: TextIO, *, style: str = "bold") -> None:
@@ -48,15 +53,14 @@ def show_heading(text: str, out: TextIO, *, style: str = "bold") -> None:
         from rich.console import Console
         from rich.text import Text
 
-        Console(file=out).print(Text(text, style=style))
+        Console(file=out).print(Text(one_line(text), style=style))
     else:
-        print(text, file=out)
+        say(text, to=out)
 
 
 def printable(text: str, max_length: int = 120) -> str:
     """Untrusted text on one line, safe for a terminal."""
-    clean = "".join(character if character.isprintable() else " " for character in text)
-    clean = " ".join(clean.split())
+    clean = " ".join(one_line(text).split())
     return clean if len(clean) <= max_length else clean[: max_length - 1] + "…"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import TraceSettings
 from trainer.progress import counted
 
@@ -31,11 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def work(settings: TraceSettings) -> int:
-    from data_bridge.traces import export_traces, import_traces
+    from data_bridge.traces import STANDARD, export_traces, import_traces
     from trainer.ledger.clock import clock
 
     is_export = settings.traces.action == "export"
-    async with database_of(settings, migrate=not is_export) as database:
+    async with database_of(settings, migrate=not is_export, existing=is_export) as database:
         with _progress(settings.traces.action, quiet=settings.output.json_output) as progress:
             if is_export:
                 end = await clock(database, settings.windows.until)
@@ -45,15 +45,16 @@ async def work(settings: TraceSettings) -> int:
                 passed = await import_traces(
                     database, settings.traces.file, untrained=settings.traces.untrained, progress=progress
                 )
+    told_to = sys.stderr if is_export and settings.traces.file == STANDARD else sys.stdout
     if settings.output.json_output:
         counts = {"trajectories": passed.trajectories, "windows": passed.windows, "outcomes": passed.outcomes}
         added = {} if is_export else {"new": passed.new}
-        print(json.dumps({"action": settings.traces.action, "file": str(settings.traces.file), **counts, **added}))
+        say_json({"action": settings.traces.action, "file": str(settings.traces.file), **counts, **added}, to=told_to)
     else:
         windows, outcomes = counted(passed.windows, "window"), counted(passed.outcomes, "outcome")
         what = f"{counted(passed.trajectories, 'trajectory')} of {windows} with {outcomes}"
         to = f" to {settings.traces.file}" if is_export else f", {passed.new:,} of them new, to {database.label}"
-        print(f"{settings.traces.action}ed {what}{to}")
+        say(f"{settings.traces.action}ed {what}{to}", to=told_to)
     return 0
 
 
@@ -77,6 +78,7 @@ def _progress(action: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
             nonlocal printed
             if done // 10_000 > printed:
                 printed = done // 10_000
-                print(f"{action}: {done:,} trajectories", file=sys.stderr, flush=True)
+                say(f"{action}: {counted(done, 'trajectory')}", to=sys.stderr)
 
-        yield line
+        with alive(f"{action}ing trajectories", quiet=False):
+            yield line

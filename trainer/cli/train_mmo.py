@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.cli.frame import EXIT_CODES, database_of, run_command
+from trainer.cli.frame import EXIT_CODES, database_of, has_database, run_command
+from trainer.cli.output import say, say_json
 from trainer.config.commands import TrainSettings
 from trainer.progress import counted
 
@@ -53,14 +53,19 @@ async def work(settings: TrainSettings) -> int:
     check_canary(choice.name, settings.promotion.canary)
     view = open_view(quiet=settings.output.json_output)
     try:
-        async with database_of(settings, migrate=not settings.run.dry_run) as database:
+        if settings.run.dry_run and settings.run.simulate != "off" and not has_database(settings):
+            return await _dry_run(settings, None, True, None)  # a look creates no home
+        async with database_of(settings, migrate=not settings.run.dry_run, existing=settings.run.dry_run) as database:
             simulated = settings.run.simulate == "on" or (settings.run.simulate == "auto" and database.is_embedded)
             view.say(f"Database: {database.label}.")
             view.say(f"Backend: {choice}.")
             view.say(describe(identity_of(settings.judge)))
             await _check_certificate(settings, database, view)
+            warning = None if simulated else await _why_not_promoted(settings, database)
+            if warning is not None:
+                view.say(f"warning: {warning}")
             if settings.run.dry_run:
-                return await _dry_run(settings, database, simulated)
+                return await _dry_run(settings, database, simulated, warning)
             return await _train(settings, database, choice, view, simulated)
     finally:
         view.close()
@@ -103,15 +108,34 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
         view.say(f"warning: the judge {identity.judge} {fault}; scripts/certify_judge.py examines it.")
 
 
-async def _dry_run(settings: TrainSettings, database: Database, simulated: bool) -> int:
+async def _why_not_promoted(settings: TrainSettings, database: Database) -> str | None:
+    """Why nothing that this run trains can be promoted, if that is certain before it starts."""
+    from trainer.config.derived import judged_by
+    from trainer.judge.cost import uses_llm
+    from trainer.ledger.simulation import newest_simulated
+
+    if not settings.run.promote or uses_llm(judged_by(settings.judge, settings.evaluation)):
+        return None
+    if await newest_simulated(database) is not None:
+        return None
+    return (
+        "nothing that this run trains can be promoted: the offline judge evaluates only the simulated market, where "
+        "the result of another decision is known; set EVAL_JUDGE_MODEL or JUDGE_MODEL, or pass --no-promote."
+    )
+
+
+async def _dry_run(settings: TrainSettings, database: Database | None, simulated: bool, warning: str | None) -> int:
     from trainer.ledger.runs import Ledger, has_ledger
     from trainer.run.train import plan_log, summary_of
 
-    if simulated:
+    if simulated or database is None:
         _show(settings, _simulated_plan(settings), "Dry run: nothing was played, paid for or written.")
         return 0
     plan = await plan_log(settings, database, Ledger(database) if await has_ledger(database) else None)
-    _show(settings, summary_of(plan), "Dry run: nothing was paid for or written.")
+    values = summary_of(plan)
+    if settings.output.json_output:
+        values["warnings"] = [] if warning is None else [warning]
+    _show(settings, values, "Dry run: nothing was paid for or written.")
     return 0
 
 
@@ -148,38 +172,37 @@ def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
 
 def _show(settings: TrainSettings, values: Mapping[str, Any], closing: str) -> None:
     if settings.output.json_output:
-        print(json.dumps(dict(values)))
+        say_json(values)
         return
     for name, value in values.items():
-        print(f"{name.replace('_', ' '):<20} {_shown(value)}")
-    print(closing)
+        say(f"{name.replace('_', ' '):<20} {_shown(value)}")
+    say(closing)
 
 
 def _show_run(settings: TrainSettings, run: TrainingRun, after: AfterTraining) -> None:
     if settings.output.json_output:
-        summary = {"run": run.run_id, **run.full_summary, **after.summary}
-        print(json.dumps(summary, default=str))
+        say_json({"run": run.run_id, **run.full_summary, **after.summary})
         return
     progress = run.progress
-    print(
+    say(
         f"Run {run.run_id}: {counted(progress.steps, 'step')}, {counted(progress.trainable_tokens, 'token')}, "
         f"{counted(run.summary['groups_judged'], 'group')} judged for ${progress.cost_usd:.2f}; "
         f"the newest checkpoint is {settings.model.model}@step{progress.step}."
     )
     if run.summary.get("left_out"):
-        print(f"Left out: {_shown(run.summary['left_out'])}.")
+        say(f"Left out: {_shown(run.summary['left_out'])}.")
     if after.considered is not None:
         from trainer.cli.evaluate import show_evaluation
 
-        print()
+        say("")
         show_evaluation(after.considered.evaluation, after.considered.decision)
         promotion = after.considered.promotion
         if promotion is not None:
-            print(f"Promoted: agents reach {promotion.served_model} at {promotion.base_url} (`scripts/serve.py`).")
+            say(f"Promoted: agents reach {promotion.served_model} at {promotion.base_url} (`scripts/serve.py`).")
         elif after.refusal is None:
-            print("Not promoted: --no-promote.")
-    print(f"Report: {after.report}")
-    sys.stdout.flush()
+            say("Not promoted: --no-promote.")
+    if after.report.exists():
+        say(f"Report: {after.report}")
 
 
 def _shown(value: Any) -> str:

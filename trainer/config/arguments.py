@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import logging
+import re
 import shutil
 import types
 import typing
@@ -122,8 +123,19 @@ def parse(cls: type[Command], argv: Sequence[str], *, prog: str, description: st
                     groups[title] = parser.add_argument_group(title)
                 _add_argument(groups[title], name, kind.model_fields[name], shows_all=shows_all)
     parser.flags = [option for action in parser._actions for option in action.option_strings]
-    given: dict[str, Any] = vars(parser.parse_args(list(argv)))
+    given: dict[str, Any] = vars(parser.parse_args(_with_negatives(argv)))
     return given
+
+
+def _with_negatives(argv: Sequence[str]) -> list[str]:
+    """``--lookback -3d`` as ``--lookback=-3d``: argparse would take the value for a flag and miss the value."""
+    words: list[str] = []
+    for word in argv:
+        if re.match(r"-\d", word) and words and words[-1].startswith("--") and "=" not in words[-1]:
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
 
 
 def _is_shown(field: FieldInfo) -> bool:

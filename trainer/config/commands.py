@@ -122,8 +122,6 @@ class ScheduleSecrets(DatabaseSecrets):
     notify_url: SecretStr | None = setting(
         None,
         "Webhook that receives each period's summary as JSON; its failure is never fatal.",
-        flag="--notify-url",
-        metavar="URL",
     )
 
 
@@ -147,7 +145,7 @@ class ServerSettings(Section):
         1024, "Maximum number of open connections; beyond it, the one idle for longest is closed.", ge=1
     )
     client_timeout: Duration = setting(
-        "0.5m",
+        "30s",
         "Maximum time that a client may take to send its headers, its body, or the next request, or to read a reply.",
         gt=timedelta(0),
     )
@@ -193,7 +191,7 @@ class PromoteDeeds(Section):
     )
     finish: bool = setting(
         False,
-        "Settle a canary by how its agents did since: give it to all agents, roll it back, or wait.",
+        "Settle a canary now, by how its agents did since: give it to all agents, roll it back, or wait.",
         flag_only=True,
     )
     force: bool = setting(False, "Promote against the gate; needs --reason.", flag_only=True)

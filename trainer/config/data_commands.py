@@ -165,7 +165,11 @@ class TraceFileSettings(Section):
     """What is written or read."""
 
     action: Literal["export", "import"] = setting(..., "Write a file of traces, or read one.", positional=True)
-    file: Path = setting(..., "JSON lines, one trajectory each; compressed if the name ends in .gz.", positional=True)
+    file: Path = setting(
+        ...,
+        "JSON lines, one trajectory each; compressed if the name ends in .gz; - is standard output or input.",
+        positional=True,
+    )
     untrained: bool = setting(
         False, "Import: drop the marks that rows were judged and trained on, to train on them again.", flag_only=True
     )

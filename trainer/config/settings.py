@@ -17,22 +17,28 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from data_bridge.redaction import redact
+from data_bridge.redaction import redacted
 
 PREFIX = "HINDSIGHT_"
 
-_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_UNITS = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
 _MAX_DURATION = timedelta(days=3650)
 """Longer than any useful wait or lookback, and far from the end of the calendar."""
 
 
 def parse_duration(value: object) -> timedelta:
-    """``90m``, ``36h``, ``7d``, ``2w``, up to ten years; a timedelta passes through."""
+    """``90s``, ``45m``, ``36h``, ``7d``, ``2w``, up to ten years; a timedelta passes through."""
     if isinstance(value, timedelta):
         return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mhdw])\s*", str(value))
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", str(value))
     if match is None:
-        raise ValueError("write a duration as 90m, 36h, 7d or 2w")
+        raise ValueError("write a duration as a number and its unit, without a sign: 90s, 45m, 36h, 7d or 2w")
     amount, unit = float(match[1]), _UNITS[match[2]]
     if amount > _MAX_DURATION / unit:
         raise ValueError(f"write a duration of at most {_MAX_DURATION.days}d")
@@ -44,11 +50,11 @@ def _split(value: object) -> object:
 
 
 def written_duration(value: timedelta) -> str:
-    """The duration as written in a setting: ``7d``, ``36h`` or ``90m``."""
-    for letter in ("d", "h"):
+    """The duration as written in a setting: ``7d``, ``36h``, ``45m`` or ``90s``."""
+    for letter in ("d", "h", "m"):
         if not value % _UNITS[letter]:
             return f"{value // _UNITS[letter]}{letter}"
-    return f"{value / _UNITS['m']:.12g}m"
+    return f"{value / _UNITS['s']:.12g}s"
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
@@ -191,8 +197,7 @@ def public_values(settings: Command) -> dict[str, Any]:
     for section, name, field in settings_of(type(settings)):
         if is_secret(field):
             values[name] = "[set]" if getattr(getattr(settings, section), name) is not None else None
-    flat = flat_values(settings)
-    return values | {name: redact(value) if isinstance(value, str) else value for name, value in flat.items()}
+    return values | redacted(flat_values(settings))
 
 
 def settings_from(cls: type[C], **values: Any) -> C:

@@ -18,7 +18,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from data_bridge.errors import ConfigurationError
-from data_bridge.redaction import redact, register_secret
+from data_bridge.redaction import holds_password, redact, register_secret
 from trainer.config.arguments import parse
 from trainer.config.settings import (
     PREFIX,
@@ -76,6 +76,8 @@ def load(
             found = written[section][name], f"{section}.{name} (in {config})"
         if found is not None:
             values[section][name], sources[name] = found
+            if name in given or found[1].endswith(f"(in {config})"):
+                _refuse_password(found, variable_of(name, field))
     try:
         loaded = cls.model_validate(values)
     except ValidationError as error:
@@ -104,6 +106,14 @@ def _found(
                     logger.warning("%s is called %s now; the old name still works", known, variable)
                 return values[known], f"{known}{place}"
     return None
+
+
+def _refuse_password(found: tuple[Any, str], variable: str | None) -> None:
+    """A command line is visible to every user of the host, and a run.toml is made to be shared."""
+    value, source = found
+    if isinstance(value, str) and holds_password(value):
+        instead = f"set {variable}, in the environment or .env, instead" if variable else "leave it out"
+        raise ConfigurationError(f"{source}: this URL has a password, which others could see here: {instead}.")
 
 
 # run.toml

@@ -1,7 +1,7 @@
 """A blind trial: every policy answers the same decision points, and a judge scores the replies anonymously.
 
-Works in memory with any policies and any judge. When the judge fails, all policies lose that decision point; a failure
-is never a score.
+Works in memory with any policies and any judge. When the judge fails, or a policy cannot be asked at a point (its
+prompt is too long for the model, say), all policies lose that decision point; a failure is never a score.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from data_bridge.errors import JudgeError, NotEnoughData
-from data_bridge.quality import CheckedWindow
+from data_bridge.errors import BackendError, JudgeError, NotEnoughData
+from data_bridge.quality import CheckedWindow, Reason
 from trainer.evaluate.comparison import Compared, Contestant, ScoredReply, TrialPlan, TrialResult
 from trainer.evaluate.decision_points import (
     DecisionPoint,
@@ -26,12 +26,15 @@ from trainer.evaluate.decision_points import (
     with_reply,
 )
 from trainer.evidence import Role
+from trainer.faults import may_be_a_rows
+from trainer.inference.request import PromptRefused
 from trainer.progress import FailureTally, counted
 from trainer.types import ChatModel, Completion, Group, Judge, JudgedGroup, JudgeFailure
 
 logger = logging.getLogger(__name__)
 
 _ASKED_AT_ONCE = 64
+_MAX_TEMPERATURE = 2.0  # what endpoints accept
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class _Answer:
 class _Asked:
     point: DecisionPoint
     answers: list[_Answer] = field(default_factory=list)
+    fault: BaseException | None = None
+    """Why a policy could not be asked here."""
 
 
 async def compare_policies(
@@ -96,18 +101,29 @@ async def compare_policies(
     if not judge.identity.is_llm:
         points = _rebuildable(points, replay)
     asked = await _ask(points, policies, plan, replay, _temperature(windows, plan))
-    judged = await asyncio.gather(*(_judge(one, judge, plan) for one in asked))
+    faults = Counter(_reason(one.fault).value for one in asked if one.fault is not None)
+    judged = await asyncio.gather(*(_judge(one, judge, plan) for one in asked if one.fault is None))
     compared = tuple(result for result, _ in judged if isinstance(result, Compared))
     failed = [result for result, _ in judged if isinstance(result, JudgeFailure)]
     left_out = Counter(failure.reason.value for failure in failed)
     tally = reduce(FailureTally.plus, failed, FailureTally(len(compared)))
-    if plan.failures.is_broken(tally, expected=len(points)) or not compared:
+    if not judged:
+        raise BackendError(
+            f"No policy could be asked at any of {counted(len(points), 'decision point')} of the held-out windows "
+            f"({', '.join(f'{count} {reason}' for reason, count in faults.most_common())}): is the model's context "
+            "long enough for the agents' prompts?"
+        )
+    if plan.failures.is_broken(tally, expected=len(judged)) or not compared:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
         raise JudgeError(
             f"The evaluation judge gave no verdict at {sum(left_out.values())} of "
-            f"{counted(len(points), 'decision point')} ({reasons}): check the log, then evaluate again."
+            f"{counted(len(judged), 'decision point')} ({reasons}): check the log, then evaluate again."
         )
-    return TrialResult(compared, len(points), dict(left_out), sum(cost for _, cost in judged))
+    return TrialResult(compared, len(points), dict(left_out + faults), sum(cost for _, cost in judged))
+
+
+def _reason(fault: BaseException) -> Reason:
+    return Reason.TOO_LONG if isinstance(fault, PromptRefused) else Reason.ROW_FAULT
 
 
 def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list[DecisionPoint]:
@@ -124,13 +140,12 @@ def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list
 def _temperature(windows: Sequence[CheckedWindow], plan: TrialPlan) -> float:
     if plan.temperature is not None:
         return plan.temperature
-    logged = Counter(
-        call.temperature
-        for window in windows
-        for trajectory in window.usable
-        for call in trajectory.llm_calls
-        if call.purpose in plan.purposes and call.temperature is not None
-    )
+    logged: Counter[float] = Counter()
+    for window in windows:
+        for trajectory in window.usable:  # one vote each: an agent's temperature must not count by its calls
+            own = Counter(call.temperature for call in trajectory.llm_calls if call.purpose in plan.purposes)
+            possible = [one for one, _ in own.most_common() if one is not None and 0 <= one <= _MAX_TEMPERATURE]
+            logged.update(possible[:1])
     return logged.most_common(1)[0][0] if logged else 1.0
 
 
@@ -146,9 +161,18 @@ async def _ask(
     slots = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def ask(one: _Asked, role: Role, policy: Contestant) -> None:
+        try:
+            async with slots:
+                await answer(one, role, policy)
+        except Exception as fault:
+            if not may_be_a_rows(fault) and not isinstance(fault, PromptRefused):
+                raise
+            logger.info("%s could not be asked at %s: %s", policy.name, one.point.key, type(fault).__name__)
+            one.fault = fault
+
+    async def answer(one: _Asked, role: Role, policy: Contestant) -> None:
         seed = int(alias_of(one.point, "seed", 0, plan.seed)[:7], 16)
-        async with slots:
-            completions = await policy.replies(one.point, samples=plan.samples, temperature=temperature, seed=seed)
+        completions = await policy.replies(one.point, samples=plan.samples, temperature=temperature, seed=seed)
         for sample, completion in enumerate(completions):
             replayed = replay.play(one.point, completion.text) if replay is not None else None
             alias = alias_of(one.point, role, sample, plan.seed)
@@ -157,7 +181,8 @@ async def _ask(
     for role, policy in policies.items():
         async with asyncio.TaskGroup() as group:
             for one in asked:
-                group.create_task(ask(one, role, policy))
+                if one.fault is None:
+                    group.create_task(ask(one, role, policy))
         logger.info("%s %s answered at %d decision points", role, policy.name, len(points))
     return asked
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Protocol
 
 import msgspec
@@ -97,10 +96,12 @@ def decision_points(
         for trajectory in sorted(checked.usable, key=lambda own: _digest(seed, own.trajectory_id))
     ]
     chosen: dict[bytes, DecisionPoint] = {}
-    for layer in zip_longest(*per_agent):
-        for point in layer:
-            if point is not None and len(chosen) < max_points:
-                chosen.setdefault(msgspec.json.encode(point.messages), point)
+    layers = sorted(((layer, place) for place, own in enumerate(per_agent) for layer in range(len(own))))
+    for layer, place in layers:
+        if len(chosen) == max_points:
+            break
+        point = per_agent[place][layer]
+        chosen.setdefault(msgspec.json.encode(point.messages), point)
     return tuple(chosen.values())
 
 
@@ -171,6 +172,7 @@ def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, a
         final_status="completed",
         final_balance=None,
         lifetime_pnl=before + pnl if pnl is not None else None,
+        replayed_pnl=pnl,
         is_evaluation=True,
     )
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_bridge.errors import BackendError, ConfigurationError
+from data_bridge.errors import BackendError, ConfigurationError, DiskFull
 from data_bridge.models import ChatMessage
 from data_bridge.spool import fsync
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 EMBEDDED = "smollm2-135m-instruct"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_CONVERTED_BYTES = 700 * 10**6
 _CONVERSION = "1"  # part of the directory's name, so that a new way of converting never uses an old result
 _PREFIX = "base_model.model."
 
@@ -81,22 +82,33 @@ def _embedded(home: Path) -> Path:
 
 
 def _convert_into(source: Path, target: Path) -> None:
+    from safetensors import SafetensorError
+
     from trainer.inference.gguf_conversion import convert
 
+    if shutil.disk_usage(target.parent).free < _CONVERTED_BYTES:
+        raise _no_room(target)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        unfinished.chmod(0o755)
         convert(source, unfinished)
         for file in unfinished.iterdir():
             fsync(file)
         unfinished.rename(target)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        if shutil.disk_usage(target.parent).free < _CONVERTED_BYTES:
+            raise _no_room(target) from error
         raise ConfigurationError(
-            f"The embedded model could not be written to {target.parent} ({error.strerror}): "
-            "it needs 700 MB free; clear space or set HINDSIGHT_HOME."
+            f"The embedded model could not be written to {target.parent} ({error}): set HINDSIGHT_HOME."
         ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _no_room(target: Path) -> DiskFull:
+    return DiskFull(
+        f"The disk of {target.parent} is full: the embedded model needs {_CONVERTED_BYTES // 10**6} MB there once; "
+        "free some space, or set HINDSIGHT_HOME, and run the same command again."
+    )
 
 
 def _from_hub(name: str) -> Path:

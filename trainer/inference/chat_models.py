@@ -24,7 +24,7 @@ from data_bridge.redaction import redact, register_secret
 from trainer.config.sections import WandbSecrets
 from trainer.config.training import AddressSettings, EngineSettings
 from trainer.inference.base_model import check_base, model_directory
-from trainer.inference.request import EngineRequest
+from trainer.inference.request import EngineRequest, PromptRefused
 from trainer.types import ChatModel, Checkpoint, Completion
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class EndpointModel:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> list[Completion]:
-        from openai import BadRequestError, OpenAIError
+        from openai import BadRequestError, OpenAIError, UnprocessableEntityError
 
         options: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
         if stop:
@@ -141,20 +141,34 @@ class EndpointModel:
             except BadRequestError:
                 if not self._has_logprobs:
                     raise
-                self._has_logprobs = False
-                choices = await self._choices(messages, options)
-        except OpenAIError as error:
-            raise BackendError(
-                f"The model {self._model} at {redact(str(self._client.base_url))} did not answer "
-                f"({type(error).__name__}): check the URL, the key and the model's name."
+                choices = await self._choices(messages, options, logprobs=False)
+                self._has_logprobs = False  # it was them, and not this request, that the endpoint refused
+            return [_completion(choice, self.name) for choice in choices]
+        except (BadRequestError, UnprocessableEntityError) as error:
+            raise PromptRefused(
+                f"The model {self._model} at {redact(str(self._client.base_url))} refused a request "
+                f"({type(error).__name__}): is its prompt longer than the model's context?"
             ) from error
-        return [_completion(choice, self.name) for choice in choices]
+        except OpenAIError as error:
+            raise self._failed(f"did not answer ({type(error).__name__})") from error
+        except (AttributeError, TypeError, ValueError) as error:  # OpenAI's client checks neither type nor fields
+            raise self._failed("did not answer with a chat completion but, perhaps, a proxy's page") from error
 
-    async def _choices(self, messages: Sequence[ChatMessage], options: dict[str, Any]) -> list[Choice]:
-        asked = options | ({"logprobs": True} if self._has_logprobs else {})
+    def _failed(self, how: str) -> BackendError:
+        return BackendError(
+            f"The model {self._model} at {redact(str(self._client.base_url))} {how}: "
+            "check the URL, the key and the model's name."
+        )
+
+    async def _choices(
+        self, messages: Sequence[ChatMessage], options: dict[str, Any], *, logprobs: bool = True
+    ) -> list[Choice]:
+        asked = options | ({"logprobs": True} if self._has_logprobs and logprobs else {})
         shaped: Any = [{"content": None, **msgspec.to_builtins(message)} for message in messages]
         answer = await self._client.chat.completions.create(model=self._model, messages=shaped, **asked)
         choices: list[Choice] = answer.choices
+        if not choices:
+            raise ValueError("no choices")
         return choices
 
     async def close(self) -> None:

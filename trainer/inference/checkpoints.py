@@ -7,7 +7,6 @@ trained if and only if one of them names it.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data_bridge.disk import is_full
 from data_bridge.errors import BackendError
 from data_bridge.spool import fsync
 
@@ -95,12 +95,11 @@ class CheckpointStore:
 
     def save(self, stored: StoredStep, write: Callable[[Path], None]) -> Path:
         """Let ``write`` fill a directory and make it durable as ``stored.step``: all of it or nothing."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._remove_unfinished()
         target = self.path(stored.step)
-        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.directory))
         try:
-            unfinished.chmod(0o755)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._remove_unfinished()
+            unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.directory))
             write(unfinished)
             files = {file.name: _sha256(file) for file in sorted(unfinished.iterdir())}
             record = {name: getattr(stored, name) for name in StoredStep.__slots__} | {"files": files}
@@ -113,7 +112,7 @@ class CheckpointStore:
         except OSError as error:
             raise BackendError(self._why_not_saved(stored.step, error)) from error
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            self._remove_unfinished()
         self._verified[target] = True
         return target
 
@@ -138,7 +137,7 @@ class CheckpointStore:
     def _why_not_saved(self, step: int, error: OSError) -> str:
         good = [known for known in self.steps() if self.is_sound(known)]
         still = f"step {good[-1]} is still the newest checkpoint" if good else "there is no checkpoint yet"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             return (
                 f"The disk of {self.directory} is full, so step {step} was not saved ({still}): "
                 "free some space and run again."

@@ -9,19 +9,15 @@ from pathlib import Path
 import torch
 from jinja2 import TemplateError
 
-from data_bridge.errors import BackendError, HindsightError
+from data_bridge.errors import HindsightError
 from trainer.inference.base_model import Adapters, end_tokens, load_base, load_tokenizer, prompt_tokens
-from trainer.inference.request import EngineRequest
+from trainer.inference.request import EngineRequest, PromptRefused
 from trainer.inference.shared_prefix import PromptReader, register
 from trainer.inference.wave import LANE_BYTES, LoadedModel, Reply, Waiting, Wave, cheapest_pair, in_waves, random_source
 from trainer.types import Completion
 
 _MAX_WAVES = 2
 """Maximum waves per adapter before they are joined: a large one, and a small one that new replies can join cheaply."""
-
-
-class PromptRefused(BackendError, ValueError):
-    """The request is at fault, not the model."""
 
 
 class EngineLoop:

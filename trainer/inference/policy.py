@@ -1,6 +1,6 @@
 """The policy on the CPU: a frozen base model in fp32, a LoRA adapter, its optimizer; and log-probabilities from it.
 
-Many replies share one packed sequence (see ``cpu_step.pack``): a row of clusters, each a prompt followed by the replies
+Many replies share one packed sequence (see ``cpu_step``): a row of clusters, each a prompt followed by the replies
 to it. Prompt tokens see the prompt so far, reply tokens the prompt and their own reply; no token sees another cluster,
 and attention computes only the pairs that may see each other. The output layer, the largest product of a small model,
 is computed for reply tokens only. The adapter does not change during a step, so base weight and adapter are added once
@@ -9,6 +9,7 @@ and used for every sequence; PEFT provides the parameters, the switch to turn th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,7 @@ class CpuPolicy:
         for prompt, replies in by_prompt.items():
             for start in range(0, len(replies), 16):
                 part = replies[start : start + 16]
-                logprobs = self._score_prompt(prompt, [reply.token_ids for _, reply in part])
+                logprobs = self._score_together(prompt, [reply.token_ids for _, reply in part])
                 for (index, reply), values in zip(part, logprobs, strict=True):
                     scored[index] = Scored(reply.token_ids, values, reply.source)
         return scored
@@ -216,6 +217,13 @@ class CpuPolicy:
         except Exception:  # a chat template is a program of its own and raises what it likes: its row's fault
             return None
         return prompt if prompt and len(prompt) + reply <= self.context else None
+
+    def _score_together(self, prompt: tuple[int, ...], replies: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """The replies in one sequence, or each in its own if one gives no number there: it spreads to the others."""
+        together = self._score_prompt(prompt, replies)
+        if len(replies) == 1 or all(math.isfinite(value) for values in together for value in values):
+            return together
+        return [self._score_prompt(prompt, [reply])[0] for reply in replies]
 
     def _score_prompt(self, prompt: tuple[int, ...], replies: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """One packed sequence: the prompt without its last token, then for each reply that token and the reply."""

@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data_bridge.errors import BackendError
 from data_bridge.models import ChatMessage
 from trainer.types import Completion
 
 if TYPE_CHECKING:
     from trainer.inference.wave import Reply
+
+
+class PromptRefused(BackendError, ValueError):
+    """The request is at fault, not the model: its prompt is too long, or is no chat."""
 
 
 @dataclass(slots=True, eq=False)

@@ -3,7 +3,8 @@
 The input is a ``Group``; the output is a ``JudgedGroup`` with one verdict per member, or a ``JudgeFailure`` with a
 reason, never a default score. ``open`` returns the judge that the settings select. The LLM judge is ``ruler``: ``view``
 decides what it is shown of a group, ``prompt`` writes the prompt and parses the reply, ``text`` keeps agents' text from
-acting as structure in it, and ``client`` calls the endpoint within ``limits``. Every paid verdict is kept in the ledger
-and never requested twice. ``outcome`` is the offline stand-in with the same interface, and ``cost`` has the prices and
-the estimate.
+acting as structure in it, ``client`` calls the endpoint within ``limits``, and ``offenders`` finds the members that
+make it refuse a group. Every paid verdict is kept in the ledger and never requested twice. ``outcome`` is the offline
+stand-in with the same interface, ``sound`` judges a group without the rows that make a judge raise, and ``cost`` has
+the prices and the estimate.
 """

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from data_bridge.errors import ConfigurationError, HindsightError, JudgeError
 from data_bridge.quality import Reason
 from data_bridge.redaction import redact, register_secret
-from trainer.judge.prompt import SCHEMA, Prompt
+from trainer.judge.prompt import CUT_OFF, SCHEMA, Prompt
 from trainer.judge.text import clean, count_tokens
 from trainer.ledger.verdicts import CallResult
 
@@ -35,9 +35,14 @@ logger = logging.getLogger(__name__)
 
 OPENAI = "https://api.openai.com/v1"
 
+_MAX_MESSAGE = 300  # characters of an endpoint's message
 _MAX_TOKENS = 100_000_000  # per call: an endpoint that reports more has miscounted
 _OVER_CONTEXT = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
-_FILTERED = ("content_filter", "content filter", "content management policy", "content_policy")
+_FILTERED = (
+    *("content_filter", "content filter", "content management policy", "responsibleaipolicy"),  # Azure
+    *("content_policy", "invalid_prompt", "usage policy", "usage policies"),  # OpenAI
+    *("requires moderation", "was flagged"),  # OpenRouter, with status 403
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Tokens:
 class CallFailed(Exception):
     """No answer. At most one of ``again`` (retry immediately), ``reason`` and ``fatal`` is set; none: retry later.
 
+    With the result FILTERED, the endpoint may answer if it is not shown one of the trajectories.
     ``used`` is the usage that the endpoint reports anyway; without it, ``may_be_billed`` says whether the request may
     have been processed.
     """
@@ -200,16 +206,17 @@ class Endpoint:
 
     def _explain(self, error: APIStatusError, dialect: Dialect) -> CallFailed:
         status = error.status_code
-        words = redact(clean(_message(error)))[:300]
+        message = redact(clean(_message(error)))
+        signs, words = message.lower(), message[:_MAX_MESSAGE]
         fault = f"{self.label} answered {status}: {words}"
         if status == 429 and "insufficient_quota" not in words:
             return CallFailed(CallResult.BUSY, fault, retry_after=retry_after_of(error.response.headers))
         if status in (408, 409, 425) or (status >= 500 and status != 501):
             return CallFailed(CallResult.FAILED, fault, retry_after=retry_after_of(error.response.headers))
-        if any(sign in words.lower() for sign in _OVER_CONTEXT) or status == 413:
+        if any(sign in signs for sign in _OVER_CONTEXT) or status == 413:
             return CallFailed(CallResult.REFUSED, fault, reason=Reason.OVER_CONTEXT)
-        if any(sign in words.lower() for sign in _FILTERED):
-            return CallFailed(CallResult.REFUSED, fault, reason=Reason.JUDGE_BAD_REPLY)
+        if status not in (401, 402, 404) and any(sign in signs for sign in _FILTERED):
+            return CallFailed(CallResult.FILTERED, fault, reason=Reason.JUDGE_FILTERED)
         if status in (400, 415, 422, 501):
             return self._not_understood(fault, words, dialect)
         return CallFailed(CallResult.REFUSED, fault, fatal=self._fatal(status, words))
@@ -217,7 +224,7 @@ class Endpoint:
     def _not_understood(self, fault: str, words: str, dialect: Dialect) -> CallFailed:
         """In a dialect that has worked before, the content was refused; otherwise a poorer dialect is tried."""
         if dialect in self._understood:
-            return CallFailed(CallResult.REFUSED, fault, reason=Reason.JUDGE_UNAVAILABLE)
+            return CallFailed(CallResult.FILTERED, fault, reason=Reason.JUDGE_UNAVAILABLE)
         if dialect != self._dialect:  # another call has already changed it
             return CallFailed(CallResult.REFUSED, fault, again=True)
         poorer = dialect.poorer(words)
@@ -290,6 +297,9 @@ def _reply(body: str, prompt: Prompt, latency_ms: float) -> JudgeReply:
     try:
         reply = json.loads(body)
         told = _usage(reply.get("usage"))
+        error = reply.get("error") or (reply.get("choices") or [{}])[0].get("error")
+        if error:
+            raise _error_in_answer(error, told)
         choice = reply["choices"][0]
         message = choice["message"]
         text = message.get("content") or ""
@@ -303,9 +313,19 @@ def _reply(body: str, prompt: Prompt, latency_ms: float) -> JudgeReply:
     if message.get("refusal") or choice.get("finish_reason") == "content_filter":
         fault = "it was a refusal"
     elif choice.get("finish_reason") == "length":
-        fault = "it was cut off; keep every explanation to one short sentence"
+        fault = CUT_OFF
     used = told or Tokens(count_tokens(prompt.system + prompt.user), count_tokens(text))
     return JudgeReply(text, fault, used.prompt, used.completion, told is None, latency_ms)
+
+
+def _error_in_answer(error: Any, told: Tokens | None) -> CallFailed:
+    """A provider's error behind a status of 200: the gateway had begun to answer."""
+    parts = [error.get(name) for name in ("message", "code", "metadata")] if isinstance(error, dict) else [error]
+    message = redact(clean(" ".join(str(part) for part in parts if part)))
+    fault = f"the answer was an error: {message[:_MAX_MESSAGE]}"
+    if any(sign in message.lower() for sign in _FILTERED):
+        return CallFailed(CallResult.FILTERED, fault, reason=Reason.JUDGE_FILTERED, used=told)
+    return CallFailed(CallResult.FAILED, fault, used=told, may_be_billed=True)
 
 
 def _usage(used: Any) -> Tokens | None:

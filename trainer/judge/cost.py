@@ -16,6 +16,7 @@ import msgspec
 
 from data_bridge.errors import ConfigurationError
 from trainer.config.sections import JudgeCostSettings, JudgePriceSettings
+from trainer.progress import counted
 
 FIXED_TOKENS = 1_200
 """Tokens of a prompt apart from the agents' text: the rubric, the rules for the reply and the outcomes."""
@@ -62,7 +63,7 @@ class CostEstimate:
             return "offline judge: no calls, no cost"
         if self.calls == 0:
             return "nothing to judge: no calls, no cost"
-        tokens = f"{self.calls:,} calls, {self.prompt_tokens + self.completion_tokens:,} tokens"
+        tokens = f"{counted(self.calls, 'call')}, {counted(self.prompt_tokens + self.completion_tokens, 'token')}"
         return f"{tokens}, price unknown (set JUDGE_PRICE)" if self.usd is None else f"{tokens}, about ${self.usd:.2f}"
 
 

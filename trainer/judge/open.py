@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
+from data_bridge.quality import Measured
 from data_bridge.redaction import redact
 from trainer.config.derived import judge_key
-from trainer.config.sections import JudgeSecrets, JudgeSettings
+from trainer.config.sections import JudgePriceSettings, JudgeSecrets, JudgeSettings
 from trainer.judge.client import Endpoint
 from trainer.judge.cost import price_of, uses_llm
 from trainer.judge.limits import Budget, Limiter, Retry
-from trainer.judge.outcome import IDENTITY, OutcomeJudge
+from trainer.judge.outcome import IDENTITY, OutcomeJudge, assess
 from trainer.judge.prompt import PROMPT_VERSION, load_rubric
 from trainer.judge.ruler import LlmJudge
 from trainer.ledger.verdicts import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
@@ -126,8 +127,15 @@ def identity_of(settings: JudgeSettings) -> JudgeIdentity:
     )
 
 
+def measured_by(settings: JudgePriceSettings) -> Measured | None:
+    """Which trajectories the judge of ``settings`` can score; None if all, as an LLM reads them."""
+    if uses_llm(settings):
+        return None
+    return lambda trajectory, outcomes: assess(trajectory, outcomes) is not None
+
+
 def describe(identity: JudgeIdentity) -> str:
     """The sentence about the judge in every report."""
     if not identity.is_llm:
-        return "Judged offline by realised profit, risk and valid actions: a stand-in, not an LLM."
+        return "Judged offline by profit at the game's prices, risk and valid actions: a stand-in, not an LLM."
     return f"Judged by {identity.judge} with the rubric {identity.rubric} (version {identity.rubric_version})."

@@ -1,24 +1,32 @@
 """The offline judge: ranks a group by the results of its decisions. Deterministic, free, and not an LLM.
 
 It rewards luck as well as skill, so it is a yardstick and a stand-in. A trajectory's score is the share of its
-decisions that could be executed, times its rank in the group: from 0.25 for the worst to 1 for the
-best, so that a losing trade never scores below an invalid action.
+decisions that are valid, times its rank in the group: from 0.25 for the worst to 1 for the best, so that a losing trade
+never scores below an invalid action.
+
+Profit is what the decisions made by the game's own prices, from the start of the window to its end, or what our own
+replay computed. The accounts, prices and successes that a row claims count for nothing, so a lie about them gains
+nothing: an amount of money is a share of the balance only by the agent's word, so each such stake counts as
+``UNSIZED``; a bet, whose price no table has, wins or loses at even odds. It does not read what a model said: where
+others than the team write the log, an LLM must judge. A member that cannot be measured is left out alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes
-from data_bridge.quality import Reason
-from trainer.judge.view import decides, is_valid, stakes_of, view_of
+from data_bridge.quality import Reason, exclusion_of
+from data_bridge.stakes import Deed, net_stakes, readings_of
+from trainer.judge.sound import without_faulty_rows
+from trainer.judge.view import decides, view_of
 from trainer.ledger.verdicts import JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
-from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
+from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
 
-IDENTITY = JudgeIdentity(judge="outcome", rubric="outcome", rubric_version="1", prompt_version="1", is_llm=False)
+IDENTITY = JudgeIdentity(judge="outcome", rubric="outcome", rubric_version="2", prompt_version="2", is_llm=False)
 
 FLOOR = 0.25
 """The lowest score of a valid decision: the gap to an invalid one, which gets 0."""
@@ -26,8 +34,14 @@ FLOOR = 0.25
 RISK_AVERSION = 2.0
 """Weight of the squared risk: a stake of the whole balance in a market that moved by 10 % costs 1 %."""
 
+UNSIZED = 0.1
+"""The share of the balance that a stake counts for if its decision names none."""
+
 RESOLUTION = 1e-4
 """Returns closer than this (one basis point of the balance) count as equal: fees and rounding are not skill."""
+
+
+_VALID = (Deed.STAKE, Deed.CLOSE, Deed.NO_TRADE, Deed.UNCLEAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,58 +69,60 @@ class OutcomeJudge:
     identity: JudgeIdentity = IDENTITY
     usage: JudgeUsage = field(default_factory=JudgeUsage)
 
+    @without_faulty_rows(view_of, lambda group, _: [assess(one, group.outcomes) for one in group.trajectories])
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
-        view = view_of(group, self.purposes)
-        assessed: list[Assessment] = []
-        for trajectory in group.trajectories:
-            assessment = assess(trajectory, group.outcomes)
-            if assessment is None:
-                self.usage.count_failure(Reason.NO_PNL)
-                detail = f"the profit of {trajectory.trajectory_id} in the window is not known"
-                return JudgeFailure(group, Reason.NO_PNL, detail)
-            assessed.append(assessment)
+        assessed = [(member, assess(member, group.outcomes)) for member in group.trajectories]
+        known = [(member, assessment) for member, assessment in assessed if assessment is not None]
+        detail = "what it earned does not follow from its actions and the game's prices"
+        left_out = tuple(exclusion_of(member, Reason.NO_PNL, detail) for member, found in assessed if found is None)
+        if left_out and len(known) < MIN_GROUP:
+            self.usage.count_failure(Reason.NO_PNL)
+            return JudgeFailure(group, Reason.NO_PNL, f"of {left_out[0].trajectory_id}: {detail}")
+        judged = replace(group, trajectories=tuple(member for member, _ in known))
         verdicts = tuple(
-            Verdict(trajectory.trajectory_id, score, 0.0, _explain(assessment))
-            for trajectory, score, assessment in zip(group.trajectories, scores(assessed), assessed, strict=True)
+            Verdict(member.trajectory_id, score, 0.0, _explain(assessment))
+            for (member, assessment), score in zip(known, scores([found for _, found in known]), strict=True)
         )
+        key = await self._store(judged, verdicts)
+        self.usage.count_group(cached=False)
+        return JudgedGroup(judged, verdicts, self.identity, key, left_out=left_out)
+
+    async def _store(self, group: Group, verdicts: Sequence[Verdict]) -> str:
+        """Keep the verdicts for the lineage; returns their key."""
+        view = view_of(group, self.purposes)
         key = view.key(self.identity)
         if self.store is not None:
             by_id = {verdict.trajectory_id: verdict for verdict in verdicts}
-            judged = tuple(
+            scored = tuple(
                 JudgedTrajectory(shown.digest, verdict.trajectory_id, verdict.score, verdict.explanation)
                 for shown in view.trajectories
                 for verdict in [by_id[shown.trajectory.trajectory_id]]
             )
             question = JudgeQuestion(key, 0, group.window_id, group.group_id, self.identity)
-            await self.store.store(question, Judgement(judged, prompt_hash=""))
-        self.usage.count_group(cached=False)
-        return JudgedGroup(group, verdicts, self.identity, key)
+            await self.store.store(question, Judgement(scored, prompt_hash=""))
+        return key
 
     async def close(self) -> None:
         return
 
 
 def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment | None:
-    """None if the agent traded and its profit follows neither from its accounts nor from the prices.
-
-    Accounts with absurdly large numbers do not count.
-    """
-    decisions = [step for step in trajectory.steps if decides(step)]
-    valid = sum(is_valid(step) for step in decisions)
-    stakes = stakes_of(trajectory, outcomes)
+    """None if what the agent earned does not follow from its actions and the prices, or is absurdly large."""
+    readings = readings_of(trajectory, outcomes)
+    held, earned = net_stakes(readings, UNSIZED), _replayed_return(trajectory)
+    if held is None and earned is None:
+        return None
+    held = held or []
     moves = [stock.change_percent / 100 for stock in outcomes.stocks if stock.change_percent is not None]
-    market = fmean(moves) if moves else 0.0
-    earned = _return_on_balance(trajectory)
-    if earned is None:
-        if any(stake.gain is None or stake.share is None for stake in stakes):
-            return None
-        earned = sum((stake.share or 0.0) * (stake.gain or 0.0) for stake in stakes)
-    staked = sum(stake.share for stake in stakes if stake.share is not None)
     size_of_moves = fmean(abs(move) for move in moves) if moves else 0.0
+    if earned is None:
+        earned = sum((stake.share or 0.0) * stake.gain for stake in held)
+    valid = sum(reading.deed in _VALID for reading in readings)
+    decisions = sum(decides(step) for step in trajectory.steps)
     assessment = Assessment(
-        valid_share=valid / len(decisions) if decisions else 0.0,
-        excess=earned - market,
-        at_risk=staked * size_of_moves,
+        valid_share=valid / decisions if decisions else 0.0,
+        excess=earned - (fmean(moves) if moves else 0.0),
+        at_risk=sum((stake.share or 0.0) * (1.0 if stake.is_bet else size_of_moves) for stake in held),
     )
     return assessment if math.isfinite(assessment.utility / RESOLUTION) else None
 
@@ -130,11 +146,12 @@ def _place(level: int, ranked: Sequence[int]) -> float:
     return (below + equal / 2) / (len(ranked) - 1)
 
 
-def _return_on_balance(trajectory: AgentTrajectory) -> float | None:
+def _replayed_return(trajectory: AgentTrajectory) -> float | None:
+    """Of an evaluated reply: all replies to the same decision have the same balance, so that it favours none."""
     balance = trajectory.starting_balance
-    if trajectory.window_pnl is None or balance is None or balance <= 0:
+    if trajectory.replayed_pnl is None or balance is None or balance <= 0:
         return None
-    return trajectory.window_pnl / balance
+    return trajectory.replayed_pnl / balance
 
 
 def _explain(assessment: Assessment) -> str:

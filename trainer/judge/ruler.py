@@ -3,6 +3,10 @@
 Each group is judged in several orders, each with new ids; the scores are matched by id, checked and averaged. If a
 reply cannot be used, the judge is told why and asked once more; a failed call is retried later. If that fails too, the
 result is a failure with its reason: there is no default score.
+
+One member's text can make a provider's filter, or the judge itself, refuse the whole group. Then ``offenders`` looks
+for it: those who are refused even alone are left out, and the others are judged. Each part is asked about as a group of
+its own and its answer stored, so the search is never paid for twice.
 """
 
 from __future__ import annotations
@@ -14,31 +18,36 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
 
 from data_bridge.errors import HindsightError
 from data_bridge.models import DECISIONS
-from data_bridge.quality import Reason
+from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.judge.client import CallFailed, Endpoint, JudgeReply
 from trainer.judge.cost import Price
 from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
+from trainer.judge.offenders import AtFault, Members, NoVerdict, Search, Unanswered
 from trainer.judge.prompt import BadReply, FittedGroup, OverContext, Prompt, Rubric, fit, orders, parse
+from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import GroupView, view_of
-from trainer.ledger.verdicts import Call, CallResult, JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
-from trainer.types import Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
+from trainer.ledger.verdicts import (
+    MAX_REPLIES,
+    Call,
+    CallResult,
+    JudgedTrajectory,
+    Judgement,
+    JudgeQuestion,
+    VerdictStore,
+)
+from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
 
 logger = logging.getLogger(__name__)
 
-_MAX_REPLIES = 2  # requested for one usable reply
+_LENGTHS = 3  # of a prompt that the endpoint finds too long: the whole, half of it, a quarter
 _POLL_SECONDS = 0.5  # while another process requests the verdict
-
-
-class _NoVerdict(Exception):
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
 
 
 @dataclass(slots=True)
@@ -73,24 +82,50 @@ class LlmJudge:
     """Part of the key: the same group under another purpose is judged again."""
     usage: JudgeUsage = field(default_factory=JudgeUsage)
     _stopped_by: HindsightError | None = None
+    _is_answering: bool | None = None
+    """Whether there was a usable reply since a group was last searched without any; None before the first of either."""
+    _searching: asyncio.Lock = field(default_factory=asyncio.Lock)
     _undercount: float = 1.0
     """The largest ratio so far of the endpoint's count of prompt tokens to our estimate."""
     _chance: random.Random = field(default_factory=random.Random)
 
+    @without_faulty_rows(view_of)
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         """One verdict per trajectory, or why there is none. Raises only errors that make all judging pointless."""
+        bill, rest, left_out = _Bill(), group, list[Exclusion]()
+        failure: NoVerdict | None = None
+        while failure is None:
+            may_search = all(one.reason is not Reason.JUDGE_FILTERED for one in left_out)
+            try:
+                return replace(await self._judge(rest, bill, may_search=may_search), left_out=tuple(left_out))
+            except AtFault as fault:
+                out = [one for one in rest.trajectories if one.trajectory_id in fault.members]
+                left_out += [exclusion_of(one, fault.reason, fault.detail) for one in out]
+                logger.info("window %s: judged without %s: %s", group.window_id, fault.members, fault.detail)
+                rest = replace(rest, trajectories=tuple(one for one in rest.trajectories if one not in out))
+                if len(rest.trajectories) < MIN_GROUP:
+                    failure = fault
+            except NoVerdict as error:
+                failure = error
+        self.usage.count_failure(failure.reason)
+        logger.info("window %s: no verdict on group %s: %s", group.window_id, group.group_id, failure.detail)
+        return JudgeFailure(group, failure.reason, failure.detail, cost_usd=bill.usd)
+
+    async def _judge(self, group: Group, bill: _Bill, *, may_search: bool) -> JudgedGroup:
+        """The verdict on all members of ``group``; AtFault names those without whom there may be one."""
         view = view_of(group, self.purposes)
         key = view.key(self.identity, self.purpose)
-        bill = _Bill()
-        try:
-            known = await self.store.load(key)
-            missing = [number for number in range(self.orders) if number not in known]
-            if missing:
+        known = await self.store.load(key)
+        missing = [number for number in range(self.orders) if number not in known]
+        if missing:
+            if may_search and await self.store.is_unanswered(key):
+                await self._remember_offenders(view, bill)
+            try:
                 known |= await self._ask_missing(view, key, missing, bill)
-        except _NoVerdict as failure:
-            self.usage.count_failure(failure.reason)
-            logger.info("window %s: no verdict on group %s: %s", group.window_id, group.group_id, failure.detail)
-            return JudgeFailure(group, failure.reason, failure.detail, cost_usd=bill.usd)
+            except Unanswered as failure:
+                if may_search:
+                    await self._find_offenders(view, bill, failure)
+                raise
         self.usage.count_group(cached=not missing)
         return JudgedGroup(
             group=group,
@@ -104,16 +139,96 @@ class LlmJudge:
     async def close(self) -> None:
         await self.endpoint.close()
 
+    async def _remember_offenders(self, view: GroupView, bill: _Bill) -> None:
+        """AtFault if an earlier process found out, at least in part, who is refused; returns if there is no telling.
+
+        A judge that answered to no part of the group may have been at fault itself: it is asked again.
+        """
+        members = [shown.trajectory for shown in view.trajectories]
+        search = Search(partial(self._is_answered, view.group, bill, asks=False))
+        await search.within(members)
+        if search.answered and search.unknown:
+            search = Search(partial(self._is_answered, view.group, bill, asks=True))
+            await search.within(members)
+        if search.answered and search.refused:
+            raise AtFault(Reason.JUDGE_FILTERED, "the judge has refused to answer about it", search.refused)
+
+    async def _find_offenders(self, view: GroupView, bill: _Bill, failure: Unanswered) -> None:
+        """AtFault if some members of a refused group are refused alone and others are not; returns if it is all.
+
+        A content filter refuses without pay. Otherwise, while a judge answers nothing at all, one group is searched.
+        """
+        search = Search(partial(self._is_answered, view.group, bill, asks=True, believes=False))
+        async with AsyncExitStack() as stack:
+            if failure.reason is not Reason.JUDGE_FILTERED and not self._is_answering:
+                await stack.enter_async_context(self._searching)
+                if self._is_answering is False:
+                    return
+                if self._is_answering:
+                    await stack.aclose()
+            await search.within([shown.trajectory for shown in view.trajectories])
+            if not search.answered:
+                self._is_answering = False
+        if search.answered and search.refused:
+            raise AtFault(Reason.JUDGE_FILTERED, failure.detail, search.refused)
+
+    async def _is_answered(
+        self, group: Group, bill: _Bill, members: Members, *, asks: bool, believes: bool = True
+    ) -> bool | None:
+        """Whether the judge answers about these members of ``group`` by themselves; None if only asking would tell.
+
+        An answer that is stored counts, a refusal only if it ``believes`` it.
+        """
+        part = replace(group, group_id=f"{group.group_id}/part", trajectories=tuple(members))
+        view = view_of(part, self.purposes)
+        key = view.key(self.identity, self.purpose)
+        if await self.store.load(key):
+            return True
+        if believes and await self.store.is_unanswered(key):
+            return False
+        if not asks:
+            return None
+        try:
+            await self._ask_missing(view, key, [0], bill)
+        except Unanswered:
+            return False
+        return True
+
     async def _ask_missing(
         self, view: GroupView, key: str, missing: Sequence[int], bill: _Bill
     ) -> dict[int, Judgement]:
+        """The judgements in the ``missing`` orders. A prompt that the endpoint finds too long is shortened; if that
+        does not help, the longest member is at fault."""
+        fitted = self._fit(view, self.context_tokens)
+        for _ in range(_LENGTHS):
+            try:
+                return await self._ask_orders(view, key, missing, fitted, bill)
+            except NoVerdict as failure:
+                if failure.reason is not Reason.OVER_CONTEXT:
+                    raise
+                fault = failure.detail
+            try:
+                fitted = self._fit(view, fitted.prompt_tokens // 2)
+            except NoVerdict:
+                break
+        longest = max(range(len(fitted.bodies)), key=lambda place: len(fitted.bodies[place]))
+        raise AtFault(Reason.OVER_CONTEXT, fault, {view.trajectories[longest].trajectory.trajectory_id})
+
+    def _fit(self, view: GroupView, context: int) -> FittedGroup:
         try:
-            fitted = fit(view, self.rubric, self.context_tokens)
-        except OverContext:
+            fitted = fit(view, self.rubric, context)
+        except OverContext as over:
             detail = f"the decisions alone need more than --judge-context {self.context_tokens} tokens"
-            raise _NoVerdict(Reason.OVER_CONTEXT, detail) from None
+            if over.members:
+                raise AtFault(Reason.OVER_CONTEXT, detail, over.members) from None
+            raise NoVerdict(Reason.OVER_CONTEXT, detail) from None
         if fitted.shortened:
             self.usage.count_cut(fitted.shortened, fitted.characters_cut)
+        return fitted
+
+    async def _ask_orders(
+        self, view: GroupView, key: str, missing: Sequence[int], fitted: FittedGroup, bill: _Bill
+    ) -> dict[int, Judgement]:
         # Not from ``key``: under another purpose exactly the same question is asked again.
         listings = orders(len(view.trajectories), self.orders, view.key(self.identity))
         # Wait for all orders, even if one of them fails: their calls are paid for.
@@ -126,7 +241,7 @@ class LlmJudge:
             return_exceptions=True,
         )
         failed = [result for result in heard if isinstance(result, BaseException)]
-        for failure in sorted(failed, key=lambda failure: isinstance(failure, _NoVerdict)):
+        for failure in sorted(failed, key=lambda failure: isinstance(failure, NoVerdict)):
             raise failure
         return {number: result for number, result in zip(missing, heard, strict=True) if isinstance(result, Judgement)}
 
@@ -147,7 +262,7 @@ class LlmJudge:
 
     async def _ask(self, question: JudgeQuestion, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
         fault: str | None = None
-        for _ in range(_MAX_REPLIES):
+        for _ in range(MAX_REPLIES):
             asked = fitted.prompt(listing, secrets.token_bytes(16), fault)
             answer = await self._answer(question, asked, fitted, bill)
             cost = self._cost(answer.prompt_tokens, answer.completion_tokens)
@@ -181,8 +296,9 @@ class LlmJudge:
                 characters_cut=fitted.characters_cut,
             )
             await self.store.store(question, judgement, call)
+            self._is_answering = True
             return judgement
-        raise _NoVerdict(Reason.JUDGE_BAD_REPLY, f"the judge's reply could not be used: {fault}")
+        raise Unanswered(Reason.JUDGE_BAD_REPLY, f"the judge's reply could not be used: {fault}")
 
     async def _answer(self, question: JudgeQuestion, asked: Prompt, fitted: FittedGroup, bill: _Bill) -> JudgeReply:
         """The endpoint's answer, after as many attempts as the rule allows. Every failed call is recorded here."""
@@ -207,7 +323,7 @@ class LlmJudge:
                 raise
             except OverBudget:
                 detail = f"one more call could exceed --max-cost {self.budget.ceiling:g} dollars"
-                raise _NoVerdict(Reason.OVER_BUDGET, detail) from None
+                raise NoVerdict(Reason.OVER_BUDGET, detail) from None
             except CallFailed as failure:
                 # First what the calls that wait for this slot must know, then the slower recording.
                 self._stopped_by = self._stopped_by or failure.fatal
@@ -216,14 +332,16 @@ class LlmJudge:
                 await self._record_failure(question, asked, fitted, failure, bill)
                 if failure.fatal is not None:
                     raise failure.fatal from failure
+                if failure.result is CallResult.FILTERED and failure.reason is not None:
+                    raise Unanswered(failure.reason, failure.fault) from failure
                 if failure.reason is not None:
-                    raise _NoVerdict(failure.reason, failure.fault) from failure
+                    raise NoVerdict(failure.reason, failure.fault) from failure
                 if failure.again:
                     continue
                 failures += 1
                 if failures >= self.retry.attempts:
                     detail = f"no answer after {failures} attempt{'s' if failures != 1 else ''}: {failure.fault}"
-                    raise _NoVerdict(Reason.JUDGE_UNAVAILABLE, detail) from failure
+                    raise NoVerdict(Reason.JUDGE_UNAVAILABLE, detail) from failure
                 await asyncio.sleep(self.retry.delay(failures, failure.retry_after, self._chance))
 
     async def _record_failure(

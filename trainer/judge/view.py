@@ -4,89 +4,53 @@ A view is the complete information about a group before any shortening, in an or
 group was listed. It is hashed for the verdict's key, so any change that the judge could see gives a new key.
 Names of agents are never shown: a judge that knows who decided can be biased.
 
-The result of a decision follows from the action and the window's outcomes. Games name their actions and parameters
-differently (``BUY``, ``OPEN_LONG``, ``TRADE`` with a ``side``); what cannot be read stays unknown and is never assumed.
+Two rules keep an agent from judging itself. *Truth comes only from the game's own tables*: the ground truth and every
+``result`` are computed from them (or by our own replay), what a row says of its books stands under ``claimed``, and the
+rest is told as what the agent saw, decided and said. *Trained equals judged*: the reply of every call that is trained
+is shown, whole and character by character.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_bridge.models import (
-    DECISIONS,
-    Action,
-    AgentTrajectory,
-    ChatMessage,
-    LLMCall,
-    MarketOutcomes,
-    Step,
-    StockOutcome,
-)
-from trainer.judge.text import clean, encode
+from data_bridge.models import DECISIONS, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step, StockOutcome
+from data_bridge.stakes import Deed, claimed_price, net_stakes, read_action, readings_of
+from trainer.judge.text import clean, encode, encode_exactly
 from trainer.types import Group, JudgeIdentity
 
 NEWS_SHOWN = 12
 """Maximum number of headlines per stock in the ground truth, the earliest first."""
 
-_UNFINISHED = "PENDING"
-_FOR = frozenset({"BUY", "LONG", "YES", "UP"})
-_AGAINST = frozenset({"SELL", "SHORT", "NO", "DOWN"})
-_CLOSING = frozenset({"CLOSE", "CANCEL", "EXIT"})
-_TICKER = ("ticker", "stockTicker", "symbol", "stock", "asset")
-_MARKET = ("marketId", "market_id", "predictionMarketId", "questionId", "market")
-_SIDE = ("side", "direction", "outcome", "prediction", "position")
-_AMOUNT = ("amount", "value", "usd", "cost", "collateral", "size")
-_PERCENT = ("percent", "percentage", "sizePercent", "size_percent")
-_SHARE = ("fraction", "share")
-_MAX_NUMBER = 1e15  # an agent's number beyond this is as meaningless as NaN
-_PRICE = ("price", "executionPrice", "entryPrice", "avgPrice", "fillPrice")
+_MAX_CLAIM = 1e15  # a claimed figure beyond this is as meaningless as NaN
 
 
-@dataclass(frozen=True, slots=True)
-class Stake:
-    """One stake that an agent took. ``direction`` is +1 for the market (long, yes), -1 against it."""
-
-    market: str
-    direction: int
-    share: float | None
-    """Share of the balance at the start of the window; None if the size cannot be read."""
-    gain: float | None
-    """Return of the stake by the end of the window, as a fraction; None if it is unknown."""
-    result: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """One decision. Only ``saw`` may be shortened; the rest, as escaped JSON, is shown unchanged."""
-
-    saw: str
-    decision: str
-
-    def shown(self, saw: str) -> str:
-        """The step as escaped JSON, with this observation in place of its own."""
-        if not saw:
-            return self.decision
-        return f'{{"saw":{encode(saw)},{self.decision[1:]}' if self.decision != "{}" else f'{{"saw":{encode(saw)}}}'
+class _Long(str):
+    """A text that may be shortened: what the agent saw, and its reasons. Everything else is shown unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryView:
+    """A trajectory as escaped JSON, taken apart into texts that may be shortened and what stands around them."""
+
     trajectory: AgentTrajectory
-    summary: str
-    steps: tuple[StepView, ...]
+    texts: tuple[str, ...]
+    """What the agent saw and its reasons, in the order shown."""
+    around: tuple[str, ...]
+    """The JSON before, between and after ``texts``."""
     whole: str
-    """The whole trajectory as escaped JSON, nothing shortened."""
+    """The whole trajectory, nothing shortened."""
     digest: str
 
-    def shown(self, observations: Sequence[str]) -> str:
-        """The trajectory as escaped JSON, with these observations in place of its own."""
-        if all(step.saw == saw for step, saw in zip(self.steps, observations, strict=True)):
-            return self.whole
-        return _body(self.summary, [step.shown(saw) for step, saw in zip(self.steps, observations, strict=True)])
+    def shown(self, texts: Sequence[str]) -> str:
+        """The trajectory as escaped JSON, with these texts in place of its own."""
+        parts = [self.around[0]]
+        for text, after in zip(texts, self.around[1:], strict=True):
+            parts += [encode(text), after]
+        return "".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +70,10 @@ class GroupView:
 
 
 def view_of(group: Group, purposes: Collection[str] = DECISIONS) -> GroupView:
-    """The group as the judge sees it; ``purposes`` are those of the calls that make decisions."""
+    """The group as the judge sees it; ``purposes`` are those of the calls that make decisions, and are trained."""
     views = [_trajectory_view(trajectory, group.outcomes, purposes) for trajectory in group.trajectories]
     views.sort(key=lambda view: (view.digest, view.trajectory.trajectory_id))
     return GroupView(group=group, ground_truth=encode(_ground_truth(group)), trajectories=tuple(views))
-
-
-def decision_call(step: Step, purposes: Collection[str]) -> LLMCall | None:
-    """The model call that made the step's decision: the last one with one of ``purposes``, else the last one."""
-    candidates = [call for call in step.llm_calls if call.purpose in purposes] or step.llm_calls
-    return candidates[-1] if candidates else None
-
-
-def is_valid(step: Step) -> bool:
-    """Whether the step's decision could be executed."""
-    return step.action is not None and step.action.kind != _UNFINISHED and step.action.failure is None
 
 
 def decides(step: Step) -> bool:
@@ -128,78 +81,115 @@ def decides(step: Step) -> bool:
     return step.action is not None or bool(step.llm_calls)
 
 
-def stake_of(action: Action, trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Stake | None:
-    """The stake that ``action`` took, or None if it took none (it failed, closed one, or was no trade)."""
-    words = set(re.split(r"[^A-Z]+", action.kind))
-    if action.failure is not None or words & _CLOSING:
-        return None
-    direction = _direction(words, action.parameters)
-    if direction is None:
-        return None
-    share = _share_of_balance(action.parameters, trajectory.starting_balance)
-    market_id = _text(action.parameters, _MARKET)
-    ticker = _text(action.parameters, _TICKER)
-    if ticker is not None:
-        return _in_stock(ticker.lstrip("$").upper(), direction, share, _entry_price(action), outcomes)
-    if market_id is not None:
-        return _in_prediction(market_id, direction, share, outcomes)
-    return None
-
-
-def stakes_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> list[Stake]:
-    found = (stake_of(action, trajectory, outcomes) for action in trajectory.actions)
-    return [stake for stake in found if stake is not None]
+def _calls_shown(step: Step, purposes: Collection[str]) -> list[LLMCall]:
+    """The calls that made the step's decision: all that are trained; if there are none, the last one."""
+    return [call for call in step.llm_calls if call.purpose in purposes] or step.llm_calls[-1:]
 
 
 def _trajectory_view(
     trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
 ) -> TrajectoryView:
-    pnl = trajectory.window_pnl
-    summary = encode(
-        {"starting_balance": trajectory.starting_balance, "profit_in_this_window": "unknown" if pnl is None else pnl}
-    )
-    steps = tuple(_step_view(step, trajectory, outcomes, purposes) for step in trajectory.steps if decides(step))
-    whole = _body(summary, [step.shown(step.saw) for step in steps])
-    return TrajectoryView(trajectory, summary, steps, whole, _digest(f"{trajectory.content_hash}\x1f{whole}"))
+    fields: dict[str, list[str]] = {}
+    books = {"starting_balance": trajectory.starting_balance}
+    if trajectory.replayed_pnl is None:
+        books["profit_in_this_window"] = trajectory.window_pnl
+    fields["claimed"] = [_claims(books)]
+    result = _result(trajectory, outcomes)
+    if result:
+        fields["result"] = [encode(result)]
+    steps = [_object(_step_fields(step, trajectory, outcomes, purposes)) for step in trajectory.steps if decides(step)]
+    fields["steps"] = ["[", *_joined(steps), "]"]
+    texts: list[str] = []
+    around: list[list[str]] = [[]]
+    for piece in _object(fields):
+        if isinstance(piece, _Long):
+            texts.append(piece)
+            around.append([])
+        else:
+            around[-1].append(piece)
+    view = TrajectoryView(trajectory, tuple(texts), tuple("".join(parts) for parts in around), "", "")
+    whole = view.shown(texts)
+    digest = _digest(f"{trajectory.content_hash}\x1f{whole}")
+    return TrajectoryView(trajectory, view.texts, view.around, whole, digest)
 
 
-def _body(summary: str, steps: Sequence[str]) -> str:
-    return f'{summary[:-1]},"steps":[{",".join(steps)}]}}'
+def _result(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> dict[str, float]:
+    """What the hour earned by the game's own prices, where that follows from the decisions alone."""
+    if trajectory.replayed_pnl is not None:
+        return {"profit_in_this_window": trajectory.replayed_pnl}
+    readings = readings_of(trajectory, outcomes)
+    if not all(reading.deed in (Deed.STAKE, Deed.NO_TRADE, Deed.FAILED) for reading in readings):
+        return {}
+    stakes = [reading.stake for reading in readings if reading.stake is not None]
+    if not stakes or any(stake.is_bet or stake.share is None for stake in stakes):
+        return {}
+    held = net_stakes(readings, unsized=0.0) or []
+    return {"profit_percent_of_balance": 100 * sum((stake.share or 0.0) * stake.gain for stake in held)}
 
 
-def _step_view(
+def _step_fields(
     step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
-) -> StepView:
-    call = decision_call(step, purposes)
-    decision: dict[str, Any] = {}
-    if step.state.balance is not None:
-        decision["balance"] = step.state.balance
-    if step.state.open_positions is not None:
-        decision["open_positions"] = step.state.open_positions
+) -> dict[str, list[str]]:
+    fields: dict[str, list[str]] = {}
+    calls = _calls_shown(step, purposes)
+    if len(calls) > 1:
+        fields["earlier_calls"] = ["[", *_joined([_object(_call_fields(call)) for call in calls[:-1]]), "]"]
+    heard = _call_fields(calls[-1]) if calls else {}
+    if "saw" in heard:
+        fields["saw"] = heard["saw"]
     action = step.action
-    if action is not None:
-        decision["decided"] = {"action": action.kind, **({"with": action.parameters} if action.parameters else {})}
-    given = [action.reasoning if action else None, step.reasoning, call.reasoning if call else None]
+    state: dict[str, float | None] = {"balance": step.state.balance, "open_positions": step.state.open_positions}
+    if action is not None and trajectory.replayed_pnl is None:
+        state["price"] = claimed_price(action)
+    if any(figure is not None for figure in state.values()):
+        fields["claimed"] = [_claims(state)]
+    given = [action.reasoning if action else None, step.reasoning, *(call.reasoning for call in calls[-1:])]
     reasons = next((text for text in given if text and text.strip()), None)
     if reasons is not None:
-        decision["reasons"] = reasons
-    if call is not None and (reasons is None or not is_valid(step)):
-        decision["said"] = call.response
-    if action is None or action.kind == _UNFINISHED:
-        decision["failed"] = "no action came of it"
+        fields["reasons"] = [_Long(clean(reasons))]
+    if "said" in heard:
+        fields["said"] = heard["said"]
+    if action is not None:
+        decided = {"action": action.kind, **({"with": action.parameters} if action.parameters else {})}
+        fields["decided"] = [encode(decided)]
+    if action is None or action.is_pending:
+        fields["failed"] = [encode("no action came of it")]
     elif action.failure is not None:
-        decision["failed"] = action.failure
-    else:
-        stake = stake_of(action, trajectory, outcomes)
-        if stake is not None:
-            decision["came_of_it"] = stake.result
-    return StepView(saw=_observation(call), decision=encode(decision))
+        fields["failed"] = [encode(action.failure)]
+    elif (result := read_action(action, outcomes).result) is not None:
+        fields["result"] = [encode(result)]
+    return fields
 
 
-def _observation(call: LLMCall | None) -> str:
+def _call_fields(call: LLMCall) -> dict[str, list[str]]:
+    """What the model saw before it replied, and the whole reply as it is trained."""
+    fields: dict[str, list[str]] = {}
+    observed = _observation(call)
+    if observed:
+        fields["saw"] = [_Long(observed)]
+    said = {"text": call.response, "tool_calls": call.tool_calls} if call.tool_calls else call.response
+    fields["said"] = [encode_exactly(said)]
+    return fields
+
+
+def _claims(figures: dict[str, float | None]) -> str:
+    known = {name: figure for name, figure in figures.items() if figure is not None}
+    return encode({name: figure if abs(figure) <= _MAX_CLAIM else "absurd" for name, figure in known.items()})
+
+
+def _object(fields: dict[str, list[str]]) -> list[str]:
+    return ["{", *_joined([[f'"{name}":', *value] for name, value in fields.items()]), "}"]
+
+
+def _joined(parts: Sequence[Sequence[str]]) -> Iterator[str]:
+    for number, part in enumerate(parts):
+        if number:
+            yield ","
+        yield from part
+
+
+def _observation(call: LLMCall) -> str:
     """The last message to the model before it decided; instructions and worked examples come earlier."""
-    if call is None:
-        return ""
     told = [message for message in call.chat() if message.role in ("user", "tool")]
     return clean(_text_of(told[-1])) if told else ""
 
@@ -212,6 +202,7 @@ def _text_of(message: ChatMessage) -> str:
 
 
 def _ground_truth(group: Group) -> dict[str, Any]:
+    """What really happened, from the game's tables alone: nothing of a trajectory comes in here."""
     outcomes = group.outcomes
     truth: dict[str, Any] = {
         "window": group.window_id,
@@ -226,9 +217,6 @@ def _ground_truth(group: Group) -> dict[str, Any]:
             for market in outcomes.predictions
         ],
     }
-    known = _game_knowledge(group.trajectories)
-    if known:
-        truth["game_knowledge"] = known
     return {name: part for name, part in truth.items() if part}
 
 
@@ -249,89 +237,5 @@ def _stock(stock: StockOutcome) -> dict[str, Any]:
     return shown
 
 
-def _game_knowledge(trajectories: Sequence[AgentTrajectory]) -> dict[str, Any]:
-    """What the game logged about its hidden state, merged over the group: all of it describes the same hour."""
-    merged: dict[str, Any] = {}
-    for trajectory in sorted(trajectories, key=lambda trajectory: trajectory.content_hash):
-        for name, value in (trajectory.ground_truth or {}).items():
-            if isinstance(value, dict) and isinstance(merged.get(name, {}), dict):
-                merged[name] = {**value, **merged.get(name, {})}
-            else:
-                merged.setdefault(name, value)
-    return merged
-
-
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _in_stock(ticker: str, direction: int, share: float | None, entry: float | None, outcomes: MarketOutcomes) -> Stake:
-    stock = next((stock for stock in outcomes.stocks if stock.ticker.lstrip("$").upper() == ticker), None)
-    if stock is None:
-        return Stake(ticker, direction, share, None, "not known: no outcome of this market")
-    start = entry or stock.start_price
-    move: float | None = None
-    if start and stock.end_price is not None:
-        move = stock.end_price / start - 1
-    elif stock.change_percent is not None:
-        move = stock.change_percent / 100
-    if move is None:
-        return Stake(ticker, direction, share, None, "not known: no price at the end of the window")
-    since = "since the trade" if entry else "over the window"
-    told = f"price {move:+.2%} {since}, so the stake came to {direction * move:+.2%} by its end"
-    return Stake(ticker, direction, share, direction * move, told)
-
-
-def _in_prediction(market_id: str, direction: int, share: float | None, outcomes: MarketOutcomes) -> Stake:
-    market = next((market for market in outcomes.predictions if market.market_id == market_id), None)
-    resolved = (market.outcome or "").strip().upper() if market else ""
-    if resolved not in ("YES", "NO", "TRUE", "FALSE"):
-        return Stake(market_id, direction, share, None, "not known: the market is not resolved")
-    won = (direction > 0) == (resolved in ("YES", "TRUE"))
-    told = f"resolved {resolved}: {'right' if won else 'wrong'}"
-    return Stake(market_id, direction, share, None, told)
-
-
-def _direction(words: set[str], parameters: Mapping[str, Any]) -> int | None:
-    """``side`` and similar parameters decide, else the action's name. Buying ``NO`` is a stake against the market."""
-    side = (_text(parameters, _SIDE) or "").strip().upper()
-    for named in ({side}, words):
-        if named & _AGAINST:
-            return -1
-        if named & _FOR:
-            return 1
-    return None
-
-
-def _share_of_balance(parameters: Mapping[str, Any], balance: float | None) -> float | None:
-    percent = _number(parameters, _PERCENT)
-    if percent is not None:
-        return percent / 100
-    share = _number(parameters, _SHARE)
-    if share is not None:
-        return share
-    amount = _number(parameters, _AMOUNT)
-    return amount / balance if amount is not None and balance is not None and balance > 0 else None
-
-
-def _entry_price(action: Action) -> float | None:
-    result = action.result if isinstance(action.result, Mapping) else {}
-    price = _number(result, _PRICE)
-    return price if price is not None and price > 0 else None
-
-
-def _text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    return next((values[name] for name in names if isinstance(values.get(name), str) and values[name].strip()), None)
-
-
-def _number(values: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, str):
-            try:
-                value = float(value.strip().rstrip("%"))
-            except ValueError:
-                continue
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER:
-            return abs(float(value))
-    return None

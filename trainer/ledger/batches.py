@@ -18,7 +18,7 @@ from data_bridge.game_writes import GroupVerdicts, TrainedBatch, mark_trained, u
 from data_bridge.quality import Exclusion
 from trainer.ledger.model_lock import ModelLock, check_held
 from trainer.ledger.run_folder import RunFolder
-from trainer.ledger.states import BatchState, WindowState, move, move_windows
+from trainer.ledger.states import LASTING_REASONS, BatchState, WindowState, move, move_windows
 from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 
 
@@ -102,10 +102,15 @@ class BatchLedger:
         self.folder(record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
 
     async def _replace_exclusions(self, connection: Any, record: BatchRecord) -> None:
-        """Delete exclusions from before a restart (judge failure, no tokens) of trajectories that are now members."""
+        """Delete exclusions from before a restart (judge failure, no tokens) of trajectories that are now members.
+
+        A row that was found at fault stays excluded, whatever its backend reports.
+        """
         await connection.execute(
-            "DELETE FROM hindsight.exclusions WHERE run_id = $1 AND trajectory_id = ANY($2::text[])",
+            "DELETE FROM hindsight.exclusions WHERE run_id = $1 AND trajectory_id = ANY($2::text[])"
+            " AND reason <> ALL($3::text[])",
             *(record.run_id, [verdict.trajectory_id for _, _, verdict in record.members()]),
+            [reason.value for reason in LASTING_REASONS],
         )
         await exclude_rows(connection, record.run_id, record.exclusions)
 
@@ -129,14 +134,15 @@ class BatchLedger:
             for row in rows:
                 await move(connection, row["batch_id"], BatchState.LOST, "error = 'its checkpoint was lost'")
                 freed = await connection.fetch(
-                    "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1 RETURNING window_id",
+                    "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1"
+                    " RETURNING window_id, trajectory_id",
                     row["batch_id"],
                 )
                 await connection.execute(
                     "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])",
                     *(row["run_id"], list({one["window_id"] for one in freed}), WindowState.PLANNED.value),
                 )
-                await unmark_trained(connection, row["batch_id"])
+                await unmark_trained(connection, row["batch_id"], [one["trajectory_id"] for one in freed])
         return sorted(row["step"] for row in rows)
 
     async def unfinished_batch(self, model: str) -> BatchRecord | None:
@@ -148,14 +154,17 @@ class BatchLedger:
         )
         return None if found is None else msgspec.json.decode(found, type=BatchRecord)
 
-    async def trained_ids(self, model: str, window_ids: Iterable[str]) -> set[str]:
-        """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says."""
+    async def trained_ids(self, model: str, window_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says.
+
+        Each with its window and agent: the agent's place in the window is taken.
+        """
         rows = await self._pool.fetch(
-            "SELECT trajectory_id FROM hindsight.batch_trajectories"
+            "SELECT trajectory_id, window_id, agent_id FROM hindsight.batch_trajectories"
             " WHERE model = $1 AND window_id = ANY($2::text[]) AND NOT released",
             *(model, list(window_ids)),
         )
-        return {row["trajectory_id"] for row in rows}
+        return {row["trajectory_id"]: (row["window_id"], row["agent_id"]) for row in rows}
 
     async def newest_checkpoint(self, model: str) -> Checkpoint | None:
         row = await self._pool.fetchrow(
@@ -171,15 +180,17 @@ async def exclude_rows(connection: Any, run_id: str, exclusions: Iterable[Exclus
     rows = list({one.trajectory_id: one for one in exclusions}.values())
     if rows:
         await connection.execute(
-            "INSERT INTO hindsight.exclusions (run_id, trajectory_id, agent_id, window_id, reason, detail)"
-            " SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[])"
-            " ON CONFLICT (run_id, trajectory_id) DO UPDATE SET reason = EXCLUDED.reason, detail = EXCLUDED.detail",
+            "INSERT INTO hindsight.exclusions (run_id, trajectory_id, agent_id, window_id, reason, detail,"
+            " content_hash) SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[],"
+            " $7::text[]) ON CONFLICT (run_id, trajectory_id) DO UPDATE"
+            " SET reason = EXCLUDED.reason, detail = EXCLUDED.detail, content_hash = EXCLUDED.content_hash",
             run_id,
             [one.trajectory_id for one in rows],
             [one.agent_id for one in rows],
             [one.window_id for one in rows],
             [one.reason.value for one in rows],
             [one.detail for one in rows],
+            [one.content_hash for one in rows],
         )
 
 

@@ -85,7 +85,8 @@ async def named_checkpoint(database: Database, name: str | None, model: str) -> 
     step = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
     if step is None:
         raise ConfigurationError(
-            f"Model {model!r} has no checkpoint yet: train it with `train_mmo.py`, or check --model."
+            f"Model {model!r} has no checkpoint yet in {database.label}: train it with `train_mmo.py`, "
+            "or check --model."
         )
     return await find_checkpoint(database, model, step)
 

@@ -20,6 +20,7 @@ import asyncpg
 import msgspec
 
 from data_bridge.database import Database
+from data_bridge.disk import told_if_full
 from data_bridge.redaction import redact
 from trainer.ledger.states import PROMOTION_TRANSITIONS, PromotionKind, PromotionState, sources_of
 from trainer.types import Checkpoint, Release
@@ -60,6 +61,12 @@ async def serving(database: Database, model: str) -> Promotion | None:
 
 async def running_canary(database: Database, model: str) -> Promotion | None:
     return await in_state(database.pool, model, PromotionState.CANARY)
+
+
+async def running_canaries(database: Database) -> list[Promotion]:
+    """The canaries of all models."""
+    query = "SELECT * FROM hindsight.promotions WHERE state = $1 ORDER BY promotion_id"
+    return [promotion_of(row) for row in await database.pool.fetch(query, PromotionState.CANARY.value)]
 
 
 async def in_state(source: Any, model: str, state: PromotionState) -> Promotion | None:
@@ -248,11 +255,19 @@ async def read_from_database(database: Database, model: str) -> Pointer:
     return Pointer(model, now_serving, Canary(trial, agents))
 
 
+_UNWRITTEN = (
+    "the database has what agents use now, but not the copy that serve.py reads; free some space and run "
+    "`promote.py --list`, which writes it."
+)
+
+
 async def sync(database: Database, home: Path, model: str) -> Pointer:
     """Make the file agree with the database. Concurrent calls end with the newer state, whichever writes last."""
     while True:
         pointer = await read_from_database(database, model)
-        _write(pointer_file(home, model), pointer)
+        path = pointer_file(home, model)
+        with told_if_full(path.parent, _UNWRITTEN):
+            _write(path, pointer)
         if await read_from_database(database, model) == pointer:
             return pointer
 

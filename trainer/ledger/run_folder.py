@@ -16,11 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from data_bridge.errors import ConfigurationError
+from data_bridge.private_files import make_private, owner_hint
 from data_bridge.quality import Exclusion
-from data_bridge.redaction import redact
+from data_bridge.redaction import json_text
 
 logger = logging.getLogger(__name__)
 
@@ -37,26 +36,26 @@ class RunFolder:
         self._has_warned = False
         try:
             if self._is_kept:
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_private(self.path)
         except OSError as error:
             raise ConfigurationError(
-                f"{self.path} cannot be created ({error.strerror}): set --home to a writable folder."
+                f"{self.path} cannot be created ({error.strerror}): set --home to a writable folder"
+                f"{owner_hint(home or Path())}."
             ) from error
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """One JSON document, replaced as a whole."""
         if not self._is_kept:
             return
-        text = msgspec.json.format(msgspec.json.encode(content, enc_hook=str), indent=2).decode()
         temporary = self.path / f".{name}.tmp"
         with self._never_in_the_way(name):
-            temporary.write_text(redact(text) + "\n", encoding="utf-8")
+            temporary.write_text(json_text(content, spaces=2) + "\n", encoding="utf-8")
             os.replace(temporary, self.path / name)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Lines of JSON, each with the time it was written."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        lines = [redact(msgspec.json.encode({"at": now, **row}, enc_hook=str).decode()) + "\n" for row in rows]
+        lines = [json_text({"at": now, **row}) + "\n" for row in rows]
         if lines and self._is_kept:
             with self._never_in_the_way(name), (self.path / name).open("a", encoding="utf-8") as file:
                 file.writelines(lines)

@@ -18,7 +18,16 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.quality import Exclusion, Reason
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
-from trainer.ledger.states import DECIDED_REASONS, FINAL_REASONS, BatchState, RunState, WindowState, move, move_windows
+from trainer.ledger.states import (
+    DECIDED_REASONS,
+    FINAL_REASONS,
+    LASTING_REASONS,
+    BatchState,
+    RunState,
+    WindowState,
+    move,
+    move_windows,
+)
 from trainer.progress import Progress
 from trainer.types import PlannedGroup, PlannedWindow, RunPlan
 
@@ -221,6 +230,22 @@ class Ledger(BatchLedger):
             *([reason.value for reason in DECIDED_REASONS], list(window_ids)),
         )
         return {row["trajectory_id"]: Reason(row["reason"]) for row in rows}
+
+    async def lasting(self, model: str, window_ids: Iterable[str]) -> dict[tuple[str, str], Exclusion]:
+        """Rows of these windows that a run of ``model`` found at fault themselves, by id and content hash.
+
+        Of any run: the rows would fail an interrupted one again, too.
+        """
+        rows = await self._pool.fetch(
+            # As JSON: a ledger that is not migrated yet, which a dry run may read, has no hash.
+            "SELECT e.trajectory_id, e.agent_id, e.window_id, e.reason, e.detail, to_jsonb(e) ->> 'content_hash'"
+            " AS content_hash FROM hindsight.exclusions e JOIN hindsight.runs r USING (run_id)"
+            " WHERE r.model = $1 AND e.reason = ANY($2::text[]) AND e.window_id = ANY($3::text[])"
+            " ORDER BY r.started_at DESC",
+            *(model, [reason.value for reason in LASTING_REASONS], list(window_ids)),
+        )
+        found = (Exclusion(**{**row, "reason": Reason(row["reason"])}) for row in rows)
+        return {(one.trajectory_id, one.content_hash): one for one in found}
 
     async def exclusion_counts(self, run_id: str) -> dict[str, int]:
         rows = await self._pool.fetch(

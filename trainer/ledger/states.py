@@ -67,7 +67,11 @@ WINDOW_TRANSITIONS: Mapping[WindowState, frozenset[WindowState]] = {
     WindowState.TRAINED: frozenset({WindowState.TRAINED, WindowState.PLANNED}),
 }
 
-FINAL_REASONS = (Reason.NO_SPREAD, Reason.NOT_SELECTED, Reason.NO_COMPARABLE_PEER)
+LASTING_REASONS = (Reason.ROW_FAULT,)
+"""Reasons that lie in a row's content: no run of the model takes the row again while its content is the same. Not what
+a judge refused: another judge may answer, and refusals are remembered with the judge's calls."""
+
+FINAL_REASONS = (Reason.NO_SPREAD, Reason.NOT_SELECTED, Reason.NO_COMPARABLE_PEER, *LASTING_REASONS)
 """Reasons that leave a judged group out permanently: judging it again would give the same result. By contrast, a judge
 may be reachable again, and untrainable tokens may become trainable when the settings change."""
 

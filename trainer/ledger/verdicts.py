@@ -74,6 +74,13 @@ DELETE FROM hindsight.verdict_claims AS c USING jsonb_populate_recordset(NULL::h
  WHERE c.verdict_key = w.verdict_key AND c.order_number = w.order_number AND c.holder = $3
 """
 
+_UNANSWERED = """
+SELECT verdict_key FROM hindsight.judge_calls WHERE verdict_key = ANY($1) AND result IN ('bad_reply', 'filtered')
+ GROUP BY verdict_key, order_number HAVING bool_or(result = 'filtered') OR count(*) >= $2
+"""
+MAX_REPLIES = 2
+"""Requested for one usable reply."""
+
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -117,6 +124,8 @@ class CallResult(StrEnum):
     OK = "ok"
     BAD_REPLY = "bad_reply"
     """Answered, but not usable: wrong ids, a score out of range, a refusal, a cut-off."""
+    FILTERED = "filtered"
+    """The endpoint would not answer because of what it was shown: a content filter."""
     REFUSED = "refused"
     """The endpoint rejected the request (no such format, no such model, no access)."""
     BUSY = "busy"
@@ -147,6 +156,10 @@ class VerdictStore(Protocol):
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]: ...
 
+    async def is_unanswered(self, verdict_key: str) -> bool:
+        """Whether the judge has refused this question, or given no usable reply to it as often as it is asked."""
+        ...
+
     async def claim(self, question: JudgeQuestion) -> tuple[bool, Judgement | None]:
         """Whether the question is ours to ask; and its judgement, if another process has stored it by now."""
         ...
@@ -174,6 +187,10 @@ class MemoryVerdicts:
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]:
         return dict(self.judgements.get(verdict_key, {}))
+
+    async def is_unanswered(self, verdict_key: str) -> bool:
+        results = [call.result for question, call in self.calls if question.verdict_key == verdict_key]
+        return CallResult.FILTERED in results or results.count(CallResult.BAD_REPLY) >= MAX_REPLIES
 
     async def claim(self, question: JudgeQuestion) -> tuple[bool, Judgement | None]:
         name = (question.verdict_key, question.order_number)
@@ -245,11 +262,15 @@ class PostgresVerdicts:
         self._holder = f"{run_id}/{uuid.uuid4().hex}"
         self._held: set[tuple[str, int]] = set()
         self._loads = Together(self._load_all)
+        self._refusals = Together(self._unanswered_all)
         self._claims = Together(self._claim_all)
         self._stores = Together(self._store_all)
 
     async def load(self, verdict_key: str) -> dict[int, Judgement]:
         return await self._loads.ask(verdict_key)
+
+    async def is_unanswered(self, verdict_key: str) -> bool:
+        return await self._refusals.ask(verdict_key)
 
     async def claim(self, question: JudgeQuestion) -> tuple[bool, Judgement | None]:
         return await self._claims.ask(question)
@@ -269,6 +290,10 @@ class PostgresVerdicts:
             judgement = msgspec.convert({**row, "scores": json.loads(row["scores"])}, Judgement)
             found[row["verdict_key"]][row["order_number"]] = judgement
         return [found[key] for key in keys]
+
+    async def _unanswered_all(self, keys: list[str]) -> list[bool]:
+        found = {row["verdict_key"] for row in await self._pool.fetch(_UNANSWERED, keys, MAX_REPLIES)}
+        return [key in found for key in keys]
 
     async def _claim_all(self, questions: list[JudgeQuestion]) -> list[tuple[bool, Judgement | None]]:
         names = [(question.verdict_key, question.order_number) for question in questions]
@@ -316,7 +341,7 @@ class PostgresVerdicts:
 
         Also a claim that was cancelled halfway, which we may or may not hold.
         """
-        for requests in (self._loads, self._claims, self._stores):
+        for requests in (self._loads, self._refusals, self._claims, self._stores):
             await requests.finish()
         await self._pool.execute(_RELEASE_ALL, self._holder)
 

@@ -7,6 +7,7 @@ starting balance. Pure: the same window, settings and seed give the same groups,
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,14 +92,12 @@ def _pools(members: Sequence[C], settings: GroupingSettings) -> list[list[C]]:
         by_role[member.role or ""].append(member)
     pools: list[list[C]] = []
     for _, same_role in sorted(by_role.items()):
-        unknown = [member for member in same_role if member.starting_balance is None]
-        known = sorted(
-            ((member.starting_balance, member.trajectory_id, member) for member in same_role if member not in unknown),
-            key=lambda entry: (entry[0] or 0.0, entry[1]),
-        )
+        balances = [(member, member.starting_balance) for member in same_role]
+        unknown = [member for member, balance in balances if balance is None]
+        known = [(balance, member.trajectory_id, member) for member, balance in balances if balance is not None]
         smallest: float | None = None
-        for balance, _, member in known:
-            amount = max(balance or 0.0, 0.0)
+        for balance, _, member in sorted(known, key=lambda entry: entry[:2]):
+            amount = max(balance, 0.0)
             if smallest is None or amount > smallest * settings.match_ratio:
                 smallest = amount
                 pools.append([])
@@ -140,11 +139,13 @@ def _group_count(per_agent: Sequence[int], max_group: int) -> int:
     With k groups an agent can be used at most k times, and k groups have room for ``k * max_group``.
     """
     total = sum(per_agent)
-    best, best_used = 0, 0
+    agents_with = Counter(per_agent)
+    best, best_used, placed, agents = 0, 0, 0, len(per_agent)
     for number in range(1, total // MIN_GROUP + 1):
         if best_used == total:
             break
-        placed = sum(min(count, number) for count in per_agent)
+        placed += agents  # sum(min(count, number)): each agent with at least ``number`` trajectories adds one
+        agents -= agents_with[number]
         used = min(placed, number * max_group)
         if placed >= MIN_GROUP * number and used > best_used:
             best, best_used = number, used
@@ -239,10 +240,11 @@ def _make_room(
     least = {agent: sum(shares[member.group_id] for member in own) // _UNIT for agent, own in by_agent.items()}
     lost = Counter(member.agent_id for member in members if member.trajectory_id in dropped)
     losses = Counter(member.group_id for member in members if member.trajectory_id in dropped)
+    turns: Counter[str] = Counter()
 
     for group_id in sorted(by_group):
         while losses[group_id] > room[group_id]:
-            path = _path(group_id, by_group, by_agent, dropped, lost, least, losses, room)
+            path = _path(group_id, by_group, by_agent, turns, dropped, lost, least, losses, room)
             for back, instead in path:
                 dropped.discard(back.trajectory_id)
                 losses[back.group_id] -= 1
@@ -258,13 +260,18 @@ def _path(
     start: str,
     by_group: dict[str, list[Droppable]],
     by_agent: dict[str, list[Droppable]],
+    turns: Counter[str],
     dropped: set[str],
     lost: Counter[str],
     least: dict[str, int],
     losses: Counter[str],
     room: dict[str, int],
 ) -> list[tuple[Droppable, Droppable | None]]:
-    """The shortest chain of exchanges (taken back, given up instead) that returns one trajectory to group ``start``."""
+    """The shortest chain of exchanges (taken back, given up instead) that returns one trajectory to group ``start``.
+
+    ``turns`` is where the search among an agent's trajectories begins: behind the last one that was found, since those
+    before it are in full groups by now. Beginning at the first each time takes the square of them.
+    """
     came_by: dict[str, tuple[Droppable, Droppable] | None] = {start: None}
 
     def chain(back: Droppable, instead: Droppable | None) -> list[tuple[Droppable, Droppable | None]]:
@@ -282,10 +289,13 @@ def _path(
                 continue
             if lost[back.agent_id] > least[back.agent_id]:
                 return chain(back, None)
-            for instead in by_agent[back.agent_id]:
+            own, first = by_agent[back.agent_id], turns[back.agent_id]
+            for place in itertools.chain(range(first, len(own)), range(first)):
+                instead = own[place]
                 if instead.trajectory_id in dropped or instead.group_id in came_by:
                     continue
                 if losses[instead.group_id] < room[instead.group_id]:
+                    turns[back.agent_id] = place
                     return chain(back, instead)
                 came_by[instead.group_id] = (back, instead)
                 waiting.append(instead.group_id)

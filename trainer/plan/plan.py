@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
+from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
+from data_bridge.models import AgentTrajectory
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
-from data_bridge.reader import WindowReader, WindowRef
-from data_bridge.survey import Survey, WindowSummary
+from data_bridge.reader import WindowReader
+from data_bridge.survey import Survey, UsableTrajectory, WindowSummary
 from trainer.config.sections import PlanSettings
+from trainer.config.settings import written_duration
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
+from trainer.progress import counted
 from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
@@ -73,16 +77,23 @@ async def look_ahead(
         known = await ledger.known_windows(run_id)
         open_windows = await ledger.open_windows(run_id)
     fresh = [window for window in surveyed.windows if window.window_id not in known]
-    trained: set[str] = set()
+    trained: dict[str, tuple[str, str]] = {}
     decided: dict[str, Reason] = {}
+    lasting: Lasting = {}
     if ledger is not None:
         names = [window.window_id for window in fresh]
         trained = await ledger.trained_ids(model, names)
         decided = await ledger.decided_against(model, names)
+        lasting = await ledger.lasting(model, names)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
-    remaining = [_remaining(window, trained | decided.keys()) for window in fresh]
+    again = _trained_again(fresh, trained)
+    done_with = {*trained, *decided, *(one.trajectory_id for one in again)}
+    left = [one for window in fresh for one in window.usable if one.trajectory_id not in done_with]
+    faults = [lasting[_name(one)] for one in left if _name(one) in lasting]
+    done_with |= {one.trajectory_id for one in faults}
+    remaining = [_remaining(window, done_with) for window in fresh]
     plan = make_plan((window for window in remaining if len(window.usable) >= reader.rules.min_agents), rate, seed)
-    plan = replace(plan, excluded=(*plan.excluded, *_left_out_by_check(fresh, decided)))
+    plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
@@ -107,8 +118,9 @@ def _not_enough(outlook: Outlook, min_windows: int, lookback: timedelta) -> NotE
     seen = left_out.total()
     why = ", ".join(f"{reason} {count}" for reason, count in left_out.most_common(4))
     return NotEnoughData(
-        f"{len(outlook.windows)} usable windows of at least {min_windows} in the last {lookback.days} days"
-        + (f" ({seen} trajectories were left out: {why})" if seen else " (no other trajectories either)")
+        f"{counted(len(outlook.windows), 'usable window')} of at least {min_windows} in the last "
+        + written_duration(lookback)
+        + (f" (left out: {counted(seen, 'trajectory')}: {why})" if seen else " (no other trajectories either)")
         + "; `scripts/check_windows.py` shows each window."
     )
 
@@ -118,12 +130,23 @@ def _remaining(window: WindowSummary, done_with: Set[str]) -> WindowSummary:
     return replace(window, usable=tuple(one for one in window.usable if one.trajectory_id not in done_with))
 
 
+def _trained_again(windows: Sequence[WindowSummary], trained: Mapping[str, tuple[str, str]]) -> list[Exclusion]:
+    """Rows of agents that were trained in this window by another row: a window trains an agent once, not once a run."""
+    taken = set(trained.values())
+    return [
+        Exclusion(one.trajectory_id, one.agent_id, window.window_id, Reason.DUPLICATE_AGENT, "the agent was trained")
+        for window in windows
+        for one in window.usable
+        if one.trajectory_id not in trained and (window.window_id, one.agent_id) in taken
+    ]
+
+
 async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[PlannedWindow]) -> list[WindowRef]:
     """References to the rows of every planned window, including those that are no longer eligible by themselves."""
     found = {ref.window_id: ref for ref in surveyed.refs}
     if any(window.window_id not in found for window in windows):
         found |= {ref.window_id: ref for ref in await reader.discover(everything=True)}
-    return [found.get(window.window_id, WindowRef(window.window_id, window.hours)) for window in windows]
+    return [found.get(window.window_id, WindowRef(window.window_id)) for window in windows]
 
 
 def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str]) -> list[Exclusion]:
@@ -178,15 +201,26 @@ def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: i
     return RunPlan(tuple(planned), tuple(excluded), thinning.rate, thinning.total)
 
 
-def assemble(checked: CheckedWindow, planned: PlannedWindow) -> Grouped:
+Lasting = Mapping[tuple[str, str], Exclusion]
+"""Rows that were found at fault before, by trajectory id and content hash."""
+
+
+def _name(row: UsableTrajectory | AgentTrajectory) -> tuple[str, str]:
+    return row.trajectory_id, row.content_hash
+
+
+def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -> Grouped:
     """The planned groups with the trajectories as they were read.
 
-    A member that is no longer usable has its own reason in ``checked``; a group that falls below its minimum
-    because of that is dropped.
+    A member that is no longer usable has its own reason in ``checked`` or ``lasting``; a group that falls below its
+    minimum because of that is dropped.
     """
-    readable = {trajectory.trajectory_id: trajectory for trajectory in checked.usable}
+    wanted = {name for group in planned.groups for name in group.trajectory_ids}
+    readable = {
+        trajectory.trajectory_id: trajectory for trajectory in checked.usable if _name(trajectory) not in lasting
+    }
     groups: list[Group] = []
-    excluded: list[Exclusion] = []
+    excluded = [lasting[_name(one)] for one in checked.usable if _name(one) in lasting and one.trajectory_id in wanted]
     for plan in planned.groups:
         members = tuple(readable[name] for name in plan.trajectory_ids if name in readable)
         if len(members) >= MIN_GROUP:

@@ -51,7 +51,7 @@ def _decide_on_gain(evidence: Evidence, limits: GateSettings) -> GateDecision:
     if gain.high <= limits.min_gain:
         return GateDecision(Ruling.REFUSE, (f"{measured} does not reach {required}",))
     needed = (
-        f"about {evidence.windows_needed} windows would decide"
+        f"about {counted(evidence.windows_needed, 'window')} would decide"
         if evidence.windows_needed is not None
         else "too close for any number of windows to decide"
     )

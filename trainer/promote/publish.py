@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from data_bridge.game_writes import OfferedModel, archive, deploy, newest_window
 from trainer.evidence import Evaluation, Role
 from trainer.ledger import releases
 from trainer.ledger.checkpoints import checkpoint_at
+from trainer.ledger.clock import clock
 from trainer.ledger.releases import Promotion, sync
 from trainer.ledger.states import PromotionKind, PromotionState
 from trainer.types import Checkpoint, Release, Serving, abilities_of
@@ -38,6 +41,10 @@ class IncumbentChanged(PromotionRefused):
     """The evidence is about a different incumbent than the one the agents use now."""
 
 
+class CanaryChanged(PromotionRefused):
+    """The decision is about a canary that somebody else has settled or replaced by now."""
+
+
 async def publish(
     database: Database,
     home: Path,
@@ -55,6 +62,7 @@ async def publish(
     minutes, during which somebody may have rolled back. ``forced`` skips this check.
     """
     checkpoint, model = release.checkpoint, release.model
+    now = await clock(database, None) if canary is not None else None
     async with releases.one_promotion_at_a_time(database) as connection:
         _check_files(checkpoint)
         check_canary(checkpoint.backend, canary)
@@ -78,20 +86,22 @@ async def publish(
             forced=forced,
             canary=canary,
         )
-        if canary is None:
+        if canary is None or now is None:
             await deploy(connection, await _offered(connection, promotion, evaluation))
         else:
-            promotion = await _mark_agents(connection, promotion, canary)
+            promotion = await _mark_agents(connection, promotion, canary, now)
             await offer_to_canary(connection, await _offered(connection, promotion, evaluation))
     logger.info("%s is %s at %s: %s", release.name, state, at.base_url, reason)
     await sync(database, home, model)
     return promotion
 
 
-async def finish_canary(database: Database, home: Path, model: str, *, outcome: str) -> Promotion:
-    """Give the running canary to all agents. ConfigurationError if none is running."""
+async def finish_canary(
+    database: Database, home: Path, model: str, *, outcome: str, trial: Promotion | None = None
+) -> Promotion:
+    """Give the running canary to all agents. ConfigurationError if none is running, CanaryChanged if not ``trial``."""
     async with releases.one_promotion_at_a_time(database) as connection:
-        trial = await _need_canary(connection, model)
+        trial = await _need_canary(connection, model, trial)
         await releases.end_promotion(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
         finished = await releases.move_promotion(connection, trial, PromotionState.SERVING, outcome)
         await deploy(connection, await _offered(connection, finished, None))
@@ -100,10 +110,12 @@ async def finish_canary(database: Database, home: Path, model: str, *, outcome: 
     return finished
 
 
-async def end_canary(database: Database, home: Path, model: str, *, outcome: str) -> Promotion:
-    """Take the running canary away from its agents; they use what all other agents use again."""
+async def end_canary(
+    database: Database, home: Path, model: str, *, outcome: str, trial: Promotion | None = None
+) -> Promotion:
+    """Take the running canary away from its agents; they use what all other agents use again. Errors as above."""
     async with releases.one_promotion_at_a_time(database) as connection:
-        trial = await _need_canary(connection, model)
+        trial = await _need_canary(connection, model, trial)
         ended = await releases.move_promotion(connection, trial, PromotionState.ROLLED_BACK, outcome)
         await archive(connection, ended.checkpoint.name)
     logger.info("the canary of %s is rolled back: %s", ended.checkpoint.name, outcome)
@@ -137,8 +149,10 @@ async def roll_back(
     return promotion
 
 
-async def _need_canary(connection: Connection, model: str) -> Promotion:
+async def _need_canary(connection: Connection, model: str, expected: Promotion | None) -> Promotion:
     trial = await releases.in_state(connection, model, PromotionState.CANARY)
+    if expected is not None and (trial is None or trial.promotion_id != expected.promotion_id):
+        raise CanaryChanged(f"The canary of {expected.checkpoint.name} has been settled or replaced.")
     if trial is None:
         raise ConfigurationError(f"No canary of {model!r} is running: start one with --canary SHARE.")
     return trial
@@ -195,9 +209,10 @@ def check_canary(backend: str, share: float | None) -> None:
         )
 
 
-async def _mark_agents(connection: Connection, promotion: Promotion, share: float) -> Promotion:
-    agents = canary_agents(await recent_agents(connection), share, salt=str(promotion.promotion_id))
-    return await releases.mark_canary_agents(connection, promotion, agents, await newest_window(connection))
+async def _mark_agents(connection: Connection, promotion: Promotion, share: float, now: datetime) -> Promotion:
+    """Nobody can know the salt beforehand, so nobody can choose an id that is, or is not, a canary's."""
+    agents = canary_agents(await recent_agents(connection, now), share, salt=secrets.token_hex(16))
+    return await releases.mark_canary_agents(connection, promotion, agents, await newest_window(connection, now))
 
 
 def canary_agents(agents: list[str], share: float, *, salt: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from data_bridge.errors import ConfigurationError
-from data_bridge.redaction import redact
+from data_bridge.redaction import page_text, redacted
 from trainer.evidence import Comparison, Evaluation, ExampleDecision, ExampleReply, Interval, PolicyFigures, Role
 from trainer.ledger.read.types import RunFacts, WindowFacts
 from trainer.progress import counted
@@ -70,9 +70,10 @@ class WindowRow:
 
 def render(facts: RunFacts) -> str:
     """The page. Pure: the same facts give the same page."""
+    facts = redacted(facts, page_text)
     evaluation = facts.evaluation
     rows = window_rows(facts)
-    html = _template().render(
+    return _template().render(
         facts=facts,
         headline=headline(facts),
         tone=tone(facts),
@@ -97,7 +98,6 @@ def render(facts: RunFacts) -> str:
         counted=counted,
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
     )
-    return redact(html)
 
 
 def write(facts: RunFacts, path: Path) -> Path:

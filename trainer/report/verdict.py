@@ -59,7 +59,7 @@ def notices(facts: RunFacts) -> Iterator[str]:
     """The caveats: every stand-in, and every failure."""
     if facts.judge is not None and not facts.judge.is_llm:
         yield (
-            "The judge of this run was the offline yardstick (realised P&L in the window, risk and valid actions), "
+            "The judge of this run was the offline yardstick (profit at the game's prices, risk and valid actions), "
             "not an LLM. Its scores reward luck as well as skill."
         )
     if facts.simulated_windows:

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from data_bridge.errors import NotEnoughData, PromotionRefused
-from trainer.pipeline import Considered, consider
+from trainer.ledger.releases import sync
+from trainer.pipeline import Considered, consider, incumbent_of
 from trainer.promote.retention import remove_old_checkpoints
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
@@ -46,8 +47,13 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
     candidate = run.progress.newest or session.backend.checkpoint(await session.backend.current_step())
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
+    incumbent = await incumbent_of(session.database, candidate.model)
+    if run.is_resumed and incumbent is not None and incumbent.step == candidate.step:
+        # A run that was killed, or had no disk space, between the promotion and the copy that serve.py reads.
+        session.view.say(f"{candidate.name} is promoted already")
+        await sync(session.database, session.settings.common.home, candidate.model)
     # A resumed run may have finished its last step before it was killed, but not its evaluation.
-    if candidate.step != before.step or (run.is_resumed and candidate.step > 0):
+    elif candidate.step != before.step or (run.is_resumed and candidate.step > 0):
         session.view.say(f"evaluating {candidate.name} on held-out windows")
         try:
             considered = await consider(session.database, session.settings, candidate.as_release(), run_id=run.run_id)

@@ -67,9 +67,9 @@ async def judge_windows(
             state = open_windows[result.group.window_id]
             if isinstance(result, JudgedGroup):
                 state.judged.append(result)
-                state.left_out.update(exclusion.reason for exclusion in result.left_out)
             else:
                 state.failed.append(result)
+            state.left_out.update(exclusion.reason for exclusion in result.left_out)
             while empty:
                 yield empty.pop()
             if state.is_complete:

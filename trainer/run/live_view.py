@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-from data_bridge.redaction import redact
-from trainer.progress import Progress, Silent, View
+from data_bridge.redaction import one_line
+from trainer.progress import Heartbeat, Progress, Silent, View
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,16 +26,23 @@ def open_view(*, quiet: bool = False, stream: TextIO | None = None) -> View:
 
 
 class Lines:
-    """One line per event, and a progress line at intervals."""
+    """One line per event, a progress line at intervals, and a sign of life in between."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._shown = time.monotonic()
         self._last = ""
+        self._heartbeat = Heartbeat(self._write, "starting")
 
     def say(self, text: str) -> None:
-        self._stream.write(redact(text) + "\n")
-        self._stream.flush()
+        self._write(text)
+        self._heartbeat.doing(text)
+        self._heartbeat.start()
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # the terminal is closed, or the disk of a log is full: the run continues
+            self._stream.write(one_line(text) + "\n")
+            self._stream.flush()
 
     def show(self, progress: Progress) -> None:
         now = time.monotonic()
@@ -43,7 +51,8 @@ class Lines:
             self._shown, self._last = now, line
             self.say(line)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._heartbeat.stop()
 
 
 class Live:
@@ -58,17 +67,20 @@ class Live:
         self._started = False
 
     def say(self, text: str) -> None:
-        self._console.print(redact(text), markup=False)
+        with suppress(OSError):  # the terminal is closed
+            self._console.print(one_line(text), markup=False)
 
     def show(self, progress: Progress) -> None:
-        if not self._started:
-            self._started = True
-            self._live.start()
-        self._live.update(_table(progress))
+        with suppress(OSError):
+            if not self._started:
+                self._started = True
+                self._live.start()
+            self._live.update(_table(progress))
 
     def close(self) -> None:
         if self._started:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
 
 def sentence(progress: Progress) -> str:

@@ -9,12 +9,14 @@ from typing import TypeVar
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.game_writes import check_writable
+from data_bridge.quality import Reason
 from data_bridge.reader import WindowReader
 from data_bridge.survey import survey
 from trainer.config.commands import TrainSettings
 from trainer.config.derived import window_rules
 from trainer.config.training import CpuTrainee
 from trainer.judge.cost import CostEstimate, estimate
+from trainer.judge.open import measured_by
 from trainer.ledger.clock import clock
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger, StoredRun
@@ -92,6 +94,12 @@ def _say_plan(view: View, plan: LogPlan) -> None:
         + (f"; an earlier run left out {before}." if before else ".")
     )
     view.say(f"Judge: {plan.cost}.")
+    unmeasured = outlook.excluded.get(Reason.NO_PNL, 0)
+    if unmeasured:
+        view.say(
+            f"warning: the offline judge cannot measure {counted(unmeasured, 'trajectory')} (no_pnl), as the log does "
+            "not say what was earned; an LLM can judge them: set JUDGE_MODEL."
+        )
 
 
 T = TypeVar("T")
@@ -117,7 +125,7 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
     if ledger is not None and settings.run.resume:
         unfinished = await ledger.find_unfinished_run(settings.model.model, fingerprint(settings))
     outlook = await look_ahead(
-        await survey(reader, rules, settings.judge.purposes),
+        await survey(reader, rules, settings.judge.purposes, is_measured=measured_by(settings.judge)),
         reader,
         ledger,
         settings.groups,

@@ -19,9 +19,10 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from data_bridge.errors import BackendError, HindsightError, Interrupted, NotEnoughData
+from data_bridge.discovery import WindowRef
+from data_bridge.errors import BackendError, ConfigurationError, HindsightError, Interrupted, NotEnoughData
 from data_bridge.quality import Reason
-from data_bridge.reader import WindowReader, WindowRef
+from data_bridge.reader import WindowReader
 from data_bridge.redaction import redact
 from trainer.config.settings import public_values
 from trainer.judge.open import open_judge
@@ -223,11 +224,20 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
         sentence = None if error is None else redact(error)
         await run.session.ledger.finish_run(run.run_id, state, error=sentence, summary=run.full_summary)
         run.folder.write("summary.json", run.full_summary)
-        write_page(await gather(run.session.database, run.run_id), run.report)
+        await _write_report(run)
     except Exception as fault:
         if error is None:
             raise
         logger.warning("run %s: its end could not be recorded (%s)", run.run_id, redact(str(fault)))
+
+
+async def _write_report(run: TrainingRun) -> None:
+    """The page can be written at any time from the ledger: a full disk does not make a run fail that is done."""
+    facts = await gather(run.session.database, run.run_id)
+    try:
+        write_page(facts, run.report)
+    except ConfigurationError as error:
+        logger.warning("%s", error)
 
 
 def _reasons(reasons: Counter[Reason]) -> str:

@@ -13,6 +13,7 @@ from trainer.schedule.cron import Summary
 
 logger = logging.getLogger(__name__)
 
+_PAGE = (b"<!doctype html", b"<html")
 _PAUSES = (0.5, 2.0, 8.0)
 
 
@@ -23,7 +24,9 @@ async def notify(url: str, summary: Summary, *, timeout: float = 10.0) -> bool:
             try:
                 answer = await client.post(url, json=asdict(summary))
                 answer.raise_for_status()
-                return True
+                if not answer.content.lstrip()[:15].lower().startswith(_PAGE):
+                    return True
+                fault = "it answered with a web page; is a proxy or a login in between?"
             except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # the last two: not an address
                 fault = redact(str(error) or type(error).__name__)
             if pause is None:

@@ -1,7 +1,8 @@
 """Runs the training of a period in its own process: its output is read, it is stopped cleanly, it never outlives us.
 
 It has its own session, so that a Ctrl-C in the terminal reaches it once and not twice: the second would end it
-immediately, in the middle of a step. Every signal that we receive while it runs is passed on to it, and we wait.
+immediately, in the middle of a step. Each request to stop that we receive while it runs is passed on to it, and we
+wait.
 
 The scheduler passes its settings to the training in variables, because a command line is visible to everyone.
 """
@@ -15,14 +16,15 @@ import ctypes
 import os
 import signal
 import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from pydantic import SecretStr
 
 from trainer.config.settings import Command, settings_of, variable_of, written_duration
+from trainer.run.shutdown import on_request_to_stop
 
 _CHUNK = 64 * 1024
 _MAX_LAST_WORDS = 4_000
@@ -86,7 +88,7 @@ async def train(
             stdout=_STDERR if quiet else None,
             stderr=words.ear,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_prepare,
         )
         exit_code = await _ended(process, stop, lost)
     return Ended(process.pid, exit_code, words.line)
@@ -105,7 +107,7 @@ async def _ended(process: asyncio.subprocess.Process, stop: asyncio.Event, lost:
 
     ending = asyncio.create_task(process.wait(), name="end of the training")
     losing = asyncio.create_task(_when(lost, interrupt), name="loss of the claim")
-    with _signals_call(pass_on):
+    with on_request_to_stop(partial(asyncio.get_running_loop().call_soon_threadsafe, pass_on)):
         while not ending.done():
             try:
                 await asyncio.wait({ending})
@@ -120,24 +122,6 @@ async def _ended(process: asyncio.subprocess.Process, stop: asyncio.Event, lost:
 async def _when(event: asyncio.Event, call: Callable[[], None]) -> None:
     await event.wait()
     call()
-
-
-@contextlib.contextmanager
-def _signals_call(handler: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM call ``handler`` instead of ending us."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        loop.add_signal_handler(number, handler)
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, earlier)
 
 
 @contextlib.asynccontextmanager
@@ -182,8 +166,12 @@ class _LastWords:
         return next((line for line in reversed(lines) if line), "")
 
 
-def _die_with_parent() -> None:
-    """On Linux the kernel stops the training when its scheduler dies, so that a host that takes over is alone."""
+def _prepare() -> None:
+    """In the training's process: it hears SIGINT, which we send, even if a script that used ``&`` had us ignore it.
+
+    On Linux the kernel stops the training when its scheduler dies, so that a host that takes over is alone.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

@@ -1,7 +1,7 @@
 """How certain a result is: every stage that claims a difference gets its confidence interval here.
 
-The input is one number per window, since two decisions of one hour are not two pieces of evidence. ``intervals`` has
-the mean with its interval, for a single look or valid at every look, the number of windows still needed, and rank
-correlation. scipy is used where it has the method. Pure and seeded: the same numbers give the same interval on any
-machine.
+``intervals`` takes one number per window, since two decisions of one hour are not two pieces of evidence: the mean with
+its interval, the number of windows still needed, and rank correlation. ``units`` takes one number per agent, where
+agents were what was randomised: how far two sets of them are apart, in looks that stay valid together. scipy is used
+where it has the method. Pure and seeded: the same numbers give the same interval on any machine.
 """

@@ -87,32 +87,6 @@ def _studentised_quantiles(values: Floats, mean: float, error: float, seed: int,
     return float(low), float(high)
 
 
-_SHARPEST_AROUND = 20.0
-"""A lasting interval is tightest, compared with a plain one, at about nine times this number: a week of windows."""
-
-
-def lasting_interval(per_window: ArrayLike) -> Interval:
-    """The mean over windows, with an interval that is valid at every look simultaneously, however many there are.
-
-    Robbins' normal mixture: in 95 % of all histories the true mean is inside from the first look to the last. A plain
-    interval is right 95 % of the time at one look; looking every hour until it shows the hoped-for result is wrong far
-    more often. The price is that this one is 50 % wider.
-    """
-    values = np.asarray(per_window, dtype=np.float64)
-    count = int(values.size)
-    mean = float(values.mean())
-    if count < MIN_WINDOWS:
-        return Interval(mean=mean, low=None, high=None, windows=count)
-    half = float(values.std(ddof=1)) * lasting_half_width(count)
-    return Interval(mean=mean, low=mean - half, high=mean + half, windows=count)
-
-
-def lasting_half_width(windows: int) -> float:
-    """Half the width of a lasting interval, in standard deviations of a window."""
-    spread = windows + _SHARPEST_AROUND
-    return math.sqrt(spread * math.log(spread / (_SHARPEST_AROUND * (1 - CONFIDENCE) ** 2))) / windows
-
-
 def student_quantile(probability: float, degrees: int) -> float:
     """The value that Student's t with ``degrees`` of freedom stays below with ``probability``."""
     from scipy.special import stdtrit

@@ -36,6 +36,8 @@ class VerdictStage:
     async def accept(self, verdict: JudgedGroup | JudgeFailure) -> JudgedGroup | None:
         """The group to train, or None if it is left out. JudgeError if too many have failed."""
         self.progress.cost_usd += verdict.cost_usd
+        await self.ledger.exclude(self.run_id, verdict.left_out)
+        self.left_out.update(exclusion.reason for exclusion in verdict.left_out)
         if isinstance(verdict, JudgeFailure):
             await self._exclude(verdict, verdict.reason, verdict.detail)
             self._tally = self._tally.plus(verdict)
@@ -44,8 +46,6 @@ class VerdictStage:
             return None
         self.progress.groups_judged += 1
         self.progress.groups_cached += verdict.cached
-        await self.ledger.exclude(self.run_id, verdict.left_out)
-        self.left_out.update(exclusion.reason for exclusion in verdict.left_out)
         if spread(verdict.scores) < self.settings.min_spread:
             self.progress.groups_without_signal += 1
             await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.scores):.3f}")

@@ -19,12 +19,13 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from data_bridge.errors import BackendError
-from data_bridge.quality import Reason
+from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.config.training import StepLimitSettings
+from trainer.faults import RowFaults
 from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
-from trainer.progress import Progress, View
+from trainer.progress import Progress, View, counted
 from trainer.train.selection import advantages, spread
 from trainer.train.thresholds import parse_thresholds, stop_collapse
 from trainer.train.tracking import Tracker
@@ -80,25 +81,35 @@ class TrainStage:
         finally:
             self._idle.set()
 
-    async def _prepare(self, batch_id: str, groups: Sequence[JudgedGroup]) -> PreparedBatch:
-        batch = Batch(batch_id, self.model, self.progress.step, tuple(groups))
-        return await self.backend.prepare(batch)
+    async def _prepare(
+        self, batch_id: str, groups: Sequence[JudgedGroup], untrained: tuple[Exclusion, ...] = ()
+    ) -> PreparedBatch:
+        return await self.backend.prepare(Batch(batch_id, self.model, self.progress.step, tuple(groups), untrained))
 
     async def _step(self, prepared: PreparedBatch) -> None:
-        prepared = await self._fresh(prepared)
+        """Rows that make the step fail are excluded, and it is made without them."""
+        rest: PreparedBatch | None = await self._fresh(prepared)
+        while rest is not None:
+            rest = await self._train(rest)
+
+    async def _train(self, prepared: PreparedBatch) -> PreparedBatch | None:
+        """Train and record ``prepared``; returns what is left to train if some of its rows are at fault."""
         trained, empty = split_trainable(prepared)
         if not trained or prepared.trainable_tokens == 0:
             await self._leave_out(prepared, list(prepared.batch.groups))
-            return
+            return None
         await self._leave_out(prepared, empty)
         record = record_of(prepared, self.run_id, await self.ledger.next_batch_number(self.run_id))
         record = replace(record, known_metrics=self._known(record, trained))
         await self.ledger.batch_prepared(self.lock, record)
 
         started = time.monotonic()
-        result = await self.backend.train(
-            prepared, on_submitted=partial(self.ledger.batch_submitted, self.lock, record.batch_id)
-        )
+        try:
+            result = await self.backend.train(
+                prepared, on_submitted=partial(self.ledger.batch_submitted, self.lock, record.batch_id)
+            )
+        except RowFaults as found:
+            return await self._without(prepared, found)
         seconds = time.monotonic() - started
         if result.trainable_tokens == 0:
             raise BackendError(
@@ -112,18 +123,35 @@ class TrainStage:
         }
         await self.ledger.batch_trained(self.lock, record, result, metrics)
         self._count(record.exclusions)
+        self._cost_reported += record.known_metrics["cost_usd"]
         self._report(metrics, result.checkpoint)
+        return None
+
+    async def _without(self, prepared: PreparedBatch, found: RowFaults) -> PreparedBatch:
+        """The batch without the rows that made its step fail: excluded at once, so that a crash forgets none."""
+        batch = prepared.batch
+        known = {one.trajectory_id for one in batch.untrained}
+        members = [one for judged in batch.groups for one in judged.group.trajectories]
+        faulty = [
+            exclusion_of(one, Reason.ROW_FAULT, found.faults[one.trajectory_id])
+            for one in members
+            if one.trajectory_id in found.faults.keys() - known
+        ]
+        if not faulty:
+            raise found
+        await self.ledger.batch_failed(self.lock, batch.batch_id, str(found))
+        await self.ledger.exclude(self.run_id, faulty)
+        trained, _ = split_trainable(prepared)
+        return await self._prepare(uuid.uuid4().hex, trained, (*batch.untrained, *faulty))
 
     def _known(self, record: BatchRecord, trained: Sequence[JudgedGroup]) -> dict[str, Any]:
         """What is known about the step beforehand: stored with the batch, in case this process does not see its end."""
-        cost = self.progress.cost_usd - self._cost_reported
-        self._cost_reported = self.progress.cost_usd
         return {
             **metrics_of_batch(trained, record.model, record.policy_step, scale=self.scale_rewards),
             "left_out": len(record.exclusions),
             "staleness": self.progress.step - record.policy_step,
             "rescored": self.progress.rescored,
-            "cost_usd": cost,
+            "cost_usd": self.progress.cost_usd - self._cost_reported,
         }
 
     async def _fresh(self, prepared: PreparedBatch) -> PreparedBatch:
@@ -131,7 +159,7 @@ class TrainStage:
         if self.progress.step - prepared.batch.policy_step <= self.max_staleness:
             return prepared
         self.progress.rescored += 1
-        return await self._prepare(prepared.batch.batch_id, prepared.batch.groups)
+        return await self._prepare(prepared.batch.batch_id, prepared.batch.groups, prepared.batch.untrained)
 
     async def _leave_out(self, prepared: PreparedBatch, groups: Sequence[JudgedGroup]) -> None:
         """Record the reasons for groups of which nothing can be trained; their trajectories do not count as used."""
@@ -161,7 +189,7 @@ def _sentence(metrics: dict[str, float]) -> str:
     parts = [f"step {metrics['step']:.0f}:"]
     names = {"reward": "reward", "loss": "loss", "kl": "KL", "entropy": "entropy"}
     parts += [f"{label} {metrics[name]:.3f}" for name, label in names.items() if name in metrics]
-    parts.append(f"{metrics['trainable_tokens']:.0f} tokens in {metrics['seconds']:.1f} s")
+    parts.append(f"{counted(round(metrics['trainable_tokens']), 'token')} in {metrics['seconds']:.1f} s")
     return "  ".join(parts)
 
 

@@ -103,7 +103,7 @@ def tracking(
                 init_timeout=60,
                 disable_git=True,
                 save_code=False,
-                x_disable_meta=True,  # it contains sys.argv, and with that the password in --database-url
+                x_disable_meta=True,  # it contains sys.argv and the environment of the host
             ),
         )
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, astuple, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,10 @@ from trainer.world.guard import DEFAULT_LIMITS, TradingLimits
 from trainer.world.market import EDITION, Market
 from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import record_hour
+
+_MAX_AWAY = timedelta(seconds=15)
+"""How long the database may be away before a world that is played stops; what is recorded waits in the spool."""
+_AT_THE_END = timedelta(seconds=2)
 
 
 @dataclass(slots=True)
@@ -109,7 +114,7 @@ async def play_windows(
     known = await simulation.balances(database, [agent.agent_id for agent in cast])
     player.resume({agent_id: Book(*figures) for agent_id, figures in known.items()})
     tally = Tally()
-    async with Recorder(database, spool_dir) as recorder:
+    async with Recorder(database, spool_dir, patience=_AT_THE_END) as recorder:
         waiting: list[PlayedHour] = []
 
         async def write() -> None:
@@ -131,7 +136,7 @@ async def play_windows(
                     await write()
         if waiting:
             await write()
-        await recorder.flush()
+        await recorder.flush(_MAX_AWAY)
     return tally
 
 

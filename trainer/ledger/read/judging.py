@@ -14,13 +14,13 @@ from trainer.ledger.read.types import CostFacts, OrderAgreement
 from trainer.types import JudgeIdentity
 
 # A run trains on verdicts that an earlier run paid for, and pays for some that it does not train on; the verdicts of
-# its evaluation are about windows that it did not plan.
+# its evaluation are about windows that it did not plan. Parts of groups are asked about to find out who is refused.
 _VERDICTS = """
 WITH keys AS (
     SELECT t.verdict_key FROM hindsight.batch_trajectories t JOIN hindsight.batches b USING (batch_id)
     WHERE b.run_id = $1
     UNION SELECT v.verdict_key FROM hindsight.verdicts v JOIN hindsight.windows w USING (run_id, window_id)
-    WHERE v.run_id = $1)
+    WHERE v.run_id = $1 AND v.group_id NOT LIKE '%/part')
 """
 _IDENTITIES = f"""{_VERDICTS}
 SELECT judge, rubric, rubric_version, prompt_version, is_llm, count(DISTINCT verdict_key) AS groups

@@ -59,7 +59,9 @@ async def newest_run(database: Database, model: str) -> str:
     query = "SELECT run_id FROM hindsight.runs WHERE model = $1 ORDER BY started_at DESC, run_id DESC LIMIT 1"
     run_id = await database.pool.fetchval(query, model)
     if run_id is None:
-        raise NotEnoughData(f"The model {model!r} has no run yet; `python scripts/train_mmo.py` starts one.")
+        raise NotEnoughData(
+            f"The model {model!r} has no run yet in {database.label}; `python scripts/train_mmo.py` starts one."
+        )
     return str(run_id)
 
 

@@ -69,6 +69,21 @@ def clip_range_of(settings: ObjectiveSettings) -> tuple[float | None, float | No
     return settings.epsilon, settings.epsilon_high
 
 
+_LARGEST_RATIO = 3.0
+
+
+def largest_ratio_of(settings: ObjectiveSettings) -> float | None:
+    """The largest importance ratio of a token; None where the loss itself bounds it.
+
+    PPO's clip does not bound the ratio of a reply below the mean. A row that claims to have said something very
+    unlikely could so outweigh all others: e^29 for a claimed log-probability of -29. Beyond this bound a token has no
+    gradient (dual-clip PPO, Ye et al. 2020, whose value this is). The clip range itself stays free.
+    """
+    if settings.loss != "ppo":
+        return None
+    return max(_LARGEST_RATIO, 1 + (settings.epsilon if settings.epsilon_high is None else settings.epsilon_high))
+
+
 def serverless_arguments(settings: ObjectiveSettings) -> dict[str, Any]:
     """Keyword arguments of ``art._backend_training.build_rl_train_configs`` for a serverless job."""
     if settings.kl > 0:
@@ -91,6 +106,7 @@ def _arguments(settings: ObjectiveSettings) -> dict[str, Any]:
         "epsilon_high": epsilon_high,
         "scale_rewards": settings.scale_rewards,
         "importance_sampling_level": settings.importance_level,
+        "max_negative_advantage_importance_sampling_weight": largest_ratio_of(settings),
     }
 
 

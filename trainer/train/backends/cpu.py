@@ -7,7 +7,6 @@ seed and the step, so a killed run continues with the same numbers.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +18,14 @@ import torch
 
 from data_bridge.errors import BackendError
 from trainer.config.training import CpuTrainee, CpuTrainingSettings
+from trainer.faults import may_be_a_rows
 from trainer.inference.base_model import model_directory
 from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
 from trainer.inference.policy import CpuPolicy, PolicyScorer
-from trainer.train.backends.art_interface import import_art
-from trainer.train.backends.cpu_step import StepSettings, gradient_step
-from trainer.train.backends.prepare import prepare
+from trainer.train.backends.art_interface import import_art, largest_ratio_of
+from trainer.train.backends.cpu_faults import control_fault, fault_of_step
+from trainer.train.backends.cpu_step import NotFinite, StepSettings, gradient_step
+from trainer.train.backends.prepare import prepare, rows_at_fault
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class CpuBackend:
             epsilon=settings.epsilon if settings.loss == "ppo" else None,
             epsilon_high=settings.epsilon_high,
             importance_sampling_level=settings.importance_level,
+            max_negative_advantage_importance_sampling_weight=largest_ratio_of(settings),
             kl_penalty_coef=settings.kl,
             scale_rewards=settings.scale_rewards,
             max_grad_norm=settings.max_grad_norm,
@@ -207,6 +209,7 @@ class ArtCpuBackend:
         epsilon: float | None = None,
         epsilon_high: float | None = None,
         importance_sampling_level: Literal["token", "sequence", "average", "geometric_average"] = "token",
+        max_negative_advantage_importance_sampling_weight: float | None = None,
         kl_penalty_coef: float = 0.0,
         scale_rewards: bool = False,
         max_grad_norm: float = 1.0,
@@ -225,6 +228,7 @@ class ArtCpuBackend:
             learning_rate=learning_rate,
             scale_rewards=scale_rewards,
             importance_sampling_level=importance_sampling_level,
+            max_negative_advantage_importance_sampling_weight=max_negative_advantage_importance_sampling_weight,
             ppo=loss == "ppo",
             epsilon=epsilon,
             epsilon_high=epsilon_high,
@@ -255,15 +259,32 @@ class ArtCpuBackend:
         loaded = self._loaded
         step = loaded.synchronise() + 1
         loaded.step = None  # from here on the weights belong to no checkpoint until they are saved
-        measured = gradient_step(loaded.policy, groups, settings, seed=f"{self._seed}:{step}")
-        broken = [name for name in ("loss", "grad_norm") if not math.isfinite(measured[name])]
-        if broken:
-            raise BackendError(f"Step {step} gave a {broken[0]} that is not a number: lower --learning-rate.")
+        try:
+            measured = gradient_step(loaded.policy, groups, settings, seed=f"{self._seed}:{step}")
+        except Exception as error:
+            if not may_be_a_rows(error):
+                raise
+            loaded.synchronise()
+            raise self._blamed(error, groups, settings, step) from error
         trained, metrics = int(measured["trainable_tokens"]), {**known_metrics, **measured}
         stored = StoredStep(step, batch_id, trained, loaded.base_model, dict(config), metrics)
         path = loaded.store.save(stored, loaded.policy.save)
         loaded.step = step
         return stored, path
+
+    def _blamed(
+        self, error: Exception, groups: Sequence[art.TrajectoryGroup], settings: StepSettings, step: int
+    ) -> BackendError:
+        """The rows that made the step fail, or the sentence about a step that fails whatever it is made on."""
+        policy = self._loaded.policy
+        found = None
+        if control_fault(policy, settings) is None:
+            found = rows_at_fault(groups, lambda some: fault_of_step(policy, some, settings, seed=str(step)))
+        if found is not None:
+            return found
+        if isinstance(error, NotFinite):
+            return BackendError(f"Step {step} gave a loss or gradient that is not a number: lower --learning-rate.")
+        return BackendError(f"Step {step} failed ({type(error).__name__}), and not because of a row: see --debug.")
 
     def _synchronised(self) -> CpuPolicy:
         self._loaded.synchronise()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _WORTHWHILE = 512
 """Matrix products reach full speed at about this many tokens; shorter sequences are packed together."""
+_MOST_TOGETHER = 64
+"""Replies after one prefix: a row of many steps must not take the square of them to be packed."""
 _LONG = 2048
 """Attention over a packed sequence is dense: beyond this length it costs more than reading a prefix twice."""
 _KL_SAMPLE = 8
@@ -50,6 +52,10 @@ class StepSettings:
     scale_rewards: bool = False
     only_good: bool = False
     """Only imitate replies above their group's mean; see ``pack``."""
+
+
+class NotFinite(ArithmeticError):
+    """The loss or its gradient is not a number. Raised before the optimizer sees it."""
 
 
 @dataclass(slots=True)
@@ -115,13 +121,15 @@ def _update(
         loss = _loss(policy, sequence, settings, tally, sample_base=number % _KL_SAMPLE == 0) / trained
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
         total += float(loss.detach())
-    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm)
+    norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm))
+    if not math.isfinite(total) or not math.isfinite(norm):
+        raise NotFinite
     policy.optimizer.step()
-    return total, float(norm)
+    return total, norm
 
 
 def backward(policy: CpuPolicy, sequence: PackedSequence, settings: StepSettings) -> None:
-    """Forward and backward pass of one sequence alone, for the benchmark."""
+    """Forward and backward pass of one sequence alone."""
     loss = _loss(policy, sequence, settings, _Tally(), sample_base=False) / sequence.trainable_tokens
     loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
 
@@ -195,7 +203,8 @@ def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
     new, old, advantages = torch.cat(tally.new), torch.cat(tally.old), torch.cat(tally.advantages)
     ratio = torch.cat(tally.ratios)
     low, high = _clip_range(settings.objective)
-    clipped = ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
+    most = settings.objective.get("max_negative_advantage_importance_sampling_weight") or math.inf
+    clipped = ((ratio > 1 + high) & (advantages > 0)) | (((ratio < 1 - low) | (ratio > most)) & (advantages < 0))
     metrics = {
         "trainable_tokens": float(len(new)),
         "entropy": float(torch.cat(tally.entropies).mean()),
@@ -333,7 +342,7 @@ def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[in
     for stop in range(1, len(sequences) + 1):
         shared, bound, total = lengths[stop - 1], first_trained[stop - 1], 0
         options = []
-        for start in range(stop - 1, -1, -1):
+        for start in range(stop - 1, max(stop - 1 - _MOST_TOGETHER, -1), -1):
             if start < stop - 1:
                 shared = min(shared, neighbours[start])
             bound = min(bound, first_trained[start])

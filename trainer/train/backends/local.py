@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.redaction import redact
 from trainer.config.training import AdapterSettings, LocalTrainee
+from trainer.faults import may_be_a_rows
 from trainer.train.backends import adapter_files
 from trainer.train.backends.art_interface import base_model_of, import_art, local_arguments, our_names
-from trainer.train.backends.prepare import TokenisingScorer, check_trainable, needs_scoring, prepare_deferred
+from trainer.train.backends.prepare import (
+    TokenisingScorer,
+    check_trainable,
+    needs_scoring,
+    prepare_deferred,
+    rows_at_fault,
+)
 from trainer.train.backends.remote_job import Receipt
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
@@ -133,6 +140,9 @@ class LocalBackend:
                 )
         except Exception as error:
             if (trained := self._result(receipt, prepared.metrics)) is None:
+                found = rows_at_fault(prepared.groups, opened.scorer.fault_of_tokens) if may_be_a_rows(error) else None
+                if found is not None:
+                    raise found from error
                 raise BackendError(
                     f"Training batch {prepared.batch.batch_id} on the GPU failed ({redact(_brief(error))}): "
                     "the last checkpoint is unchanged; run again to train the batch."

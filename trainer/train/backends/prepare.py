@@ -1,7 +1,8 @@
 """Turns a batch of verdicts into ART groups with rewards, and gives every member without a training signal a reason.
 
 ART silently drops groups without spread, single members and members exactly at the mean; here each of them is counted
-before ART sees the rest.
+before ART sees the rest. A member that makes conversion, scoring or the step fail is counted too (``row_fault``); like
+every member that is not trained, it stays in its group as a plain turn, since its score belongs to the group's mean.
 
 A backend whose policy is not in this process cannot score replies that were logged without log-probabilities. ART's
 trainers can compute those of a whole batch with the current policy before they train (``precalculate_logprobs``),
@@ -15,13 +16,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
 from data_bridge.art_converter import (
     MAX_TOKENS,
+    UNTRAINED,
     ConversionRules,
     Converted,
     RewardedTrajectory,
@@ -30,10 +32,12 @@ from data_bridge.art_converter import (
     ScoreRequest,
     TokenCounts,
     convert_group,
+    untrained,
 )
 from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.config.training import ObjectiveSettings, TraineeSettings
+from trainer.faults import RowFaults, bisected, control_row, described, may_be_a_rows
 from trainer.train.selection import advantages, spread
 from trainer.types import Batch, JudgedGroup, PreparedBatch
 
@@ -56,7 +60,8 @@ async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None 
         foreign=settings.foreign,
         max_staleness=settings.max_staleness,
     )
-    parts = [await _prepared_group(judged, rules, scorer, trainee.min_spread) for judged in batch.groups]
+    known = {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
+    parts = [await _prepared_group(judged, rules, scorer, trainee.min_spread, known) for judged in batch.groups]
     groups = [part.group for part in parts if part.group is not None]
     counts = sum((part.counts for part in parts), TokenCounts())
     return PreparedBatch(
@@ -76,7 +81,11 @@ class _Part:
 
 
 async def _prepared_group(
-    judged: JudgedGroup, rules: ConversionRules, scorer: Scorer | None, min_spread: float
+    judged: JudgedGroup,
+    rules: ConversionRules,
+    scorer: Scorer | None,
+    min_spread: float,
+    known: Mapping[str, Exclusion],
 ) -> _Part:
     import art
 
@@ -93,7 +102,7 @@ async def _prepared_group(
     ]
     converted = [
         _without_signal(one) if sign == 0 else one
-        for one, sign in zip(await convert_group(members, rules, scorer), signs, strict=True)
+        for one, sign in zip(await _convert(members, rules, scorer, known), signs, strict=True)
     ]
     exclusions = tuple(
         exclusion_of(member.trajectory, one.reason, one.detail)
@@ -107,6 +116,78 @@ async def _prepared_group(
         metadata={"group_id": judged.group.group_id, "window_id": judged.group.window_id},
     )
     return _Part(group, exclusions, sum((one.counts for one in converted), TokenCounts()))
+
+
+async def _convert(
+    members: Sequence[RewardedTrajectory],
+    rules: ConversionRules,
+    scorer: Scorer | None,
+    known: Mapping[str, Exclusion],
+) -> list[Converted]:
+    """``members`` converted together; if that fails, each alone, so that only those at fault are not trained."""
+    sound = [member for member in members if member.trajectory.trajectory_id not in known]
+    try:
+        found = await convert_group(sound, rules, scorer)
+    except Exception as error:
+        if not may_be_a_rows(error):
+            raise
+        control = RewardedTrajectory(control_row(rules.trainee, rules.purposes[0]), 1.0, is_above_mean=True)
+        await convert_group([control], rules, scorer)  # raises if it is not the rows that are at fault
+        found = [await _converted_alone(member, rules, scorer) for member in sound]
+    converted = dict(zip((member.trajectory.trajectory_id for member in sound), found, strict=True))
+    return [
+        converted[name] if (name := member.trajectory.trajectory_id) in converted else _left_out(member, known[name])
+        for member in members
+    ]
+
+
+def _left_out(member: RewardedTrajectory, why: Exclusion) -> Converted:
+    return untrained(member, why.reason, why.detail)
+
+
+async def _converted_alone(member: RewardedTrajectory, rules: ConversionRules, scorer: Scorer | None) -> Converted:
+    try:
+        [converted] = await convert_group([member], rules, scorer)
+    except Exception as error:
+        if not may_be_a_rows(error):
+            raise
+        return untrained(member, Reason.ROW_FAULT, described(error, "prepared"))
+    return converted
+
+
+# A step that failed
+
+
+def rows_at_fault(
+    groups: Sequence[art.TrajectoryGroup], fault_of: Callable[[Sequence[art.TrajectoryGroup]], BaseException | None]
+) -> RowFaults | None:
+    """The rows that make a step on ``groups`` fail, found by halving; None if that is not a row's fault.
+
+    ``fault_of`` tries a step without making it; it is given all groups with only some of their members trained.
+    """
+    import art
+
+    def only(rows: Sequence[tuple[int, int]]) -> list[art.TrajectoryGroup]:
+        kept = set(rows)
+        plain = {"messages_and_choices": list(UNTRAINED), "additional_histories": []}
+        return [
+            art.TrajectoryGroup(
+                [
+                    one if (place, number) in kept else one.model_copy(update=plain)
+                    for number, one in enumerate(group.trajectories)
+                ]
+            )
+            for place, group in enumerate(groups)
+            if any(where == place for where, _ in kept)
+        ]
+
+    rows = [(place, number) for place, group in enumerate(groups) for number in range(len(group.trajectories))]
+    found = bisected(rows, lambda some: fault_of(only(some)))
+    names = {
+        str(groups[place].trajectories[number].metadata["trajectory_id"]): described(error, "trained")
+        for (place, number), error in found
+    }
+    return RowFaults(names) if names else None
 
 
 def _without_signal(converted: Converted) -> Converted:
@@ -156,7 +237,7 @@ def _share(part: float, whole: float) -> float:
 # Scoring left to the trainer
 
 
-class NoTokenizer(Exception):
+class NoTokenizer(BackendError):
     """The tokenizer of the trained model is not available on this machine."""
 
 
@@ -170,6 +251,17 @@ class TokenisingScorer:
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
         tokenizer = self._loaded()
         return [_tokenised(tokenizer, request) for request in requests]
+
+    def fault_of_tokens(self, groups: Sequence[art.TrajectoryGroup]) -> BaseException | None:
+        """What ART raises when it makes tokens of ``groups``, as it does before it trains them."""
+        from art.preprocessing.tokenize import tokenize_trajectory_groups
+
+        try:
+            options: dict[str, bool] = {"allow_training_without_logprobs": False, "scale_rewards": False}
+            list(tokenize_trajectory_groups(self._loaded(), list(groups), **options))
+        except Exception as error:
+            return error if may_be_a_rows(error) else None
+        return None
 
     def _loaded(self) -> PreTrainedTokenizerBase:
         if self._tokenizer is None:
@@ -245,12 +337,16 @@ def check_trainable(prepared: PreparedBatch) -> None:
 
 
 def check_sendable(prepared: PreparedBatch) -> None:
-    """BackendError if the batch cannot be written as JSON. Checked before, so that a failed request is never this."""
+    """RowFaults if rows cannot be written as JSON. Checked before, so that a failed request is never this."""
+    found = rows_at_fault(prepared.groups, _fault_of_writing)
+    if found is not None:
+        raise found
+
+
+def _fault_of_writing(groups: Sequence[art.TrajectoryGroup]) -> BaseException | None:
     try:
-        for group in prepared.groups:
-            json.dumps(group.model_dump(mode="json"), allow_nan=False)
-    except (ValueError, TypeError) as error:
-        raise BackendError(
-            f"Batch {prepared.batch.batch_id} cannot be sent ({error}): one of its trajectories contains a value "
-            "that JSON cannot represent; nothing was sent."
-        ) from error
+        for group in groups:
+            json.dumps(group.model_dump(mode="json"), allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        return error
+    return None

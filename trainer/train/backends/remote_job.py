@@ -90,6 +90,14 @@ class Receipt:
 FAULTS = (openai.OpenAIError, httpx.HTTPError, TimeoutError, OSError, ValueError, AttributeError, TypeError)
 """Every error that a request can raise. ART's client raises the last three for an unexpected answer."""
 
+
+class Unreadable(ValueError):
+    """An answer with status 200 that is not W&B's: the page of a gateway or proxy, or something else altogether."""
+
+    def __str__(self) -> str:
+        return "the answer is not W&B's; is it the page of a proxy or a login?"
+
+
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _MAY_PASS = frozenset({404, 408, 409, 425, 429})
 
@@ -137,6 +145,8 @@ def explain(error: BaseException) -> str:
         return redact(f"HTTP {error.status_code}, {detail}")
     if isinstance(error, (TimeoutError, openai.APITimeoutError)):
         return "no answer in time"
+    if isinstance(error, (ValueError, AttributeError, TypeError)):
+        return str(Unreadable())
     cause = error.__cause__ or error
     return redact(" ".join(f"{type(cause).__name__} {cause}".split())[:200])
 
@@ -159,7 +169,7 @@ class Patience:
         if not may_pass(error) or now - self._since > self._seconds:
             raise BackendError(
                 f"W&B does not answer about {self._what} ({explain(error)}): "
-                "check WANDB_API_KEY and the network, then run again to continue from here."
+                "check WANDB_API_KEY, --wandb-base-url and the network, then run again to continue from here."
             ) from error
 
 

@@ -93,16 +93,7 @@ class ServerlessBackend:
         remote = art.ServerlessBackend(api_key=self._key.get_secret_value(), base_url=self._base_url)
         try:
             registered = await remote_job.ask(
-                lambda: remote._client.models.create(
-                    entity=self._entity,
-                    project=self._trainee.project,
-                    name=name,
-                    base_model=self._base_model,
-                    return_existing=True,
-                ),
-                f"model {name}",
-                patience=self._pace.opening,
-                pace=self._pace,
+                lambda: self._registration(remote), f"model {name}", patience=self._pace.opening, pace=self._pace
             )
             if registered.base_model != self._base_model:
                 raise ConfigurationError(
@@ -125,6 +116,19 @@ class ServerlessBackend:
             report_metrics=[],
         )
 
+    async def _registration(self, remote: art.ServerlessBackend) -> Any:
+        registered = await remote._client.models.create(
+            entity=self._entity,
+            project=self._trainee.project,
+            name=self._trainee.model.model,
+            base_model=self._base_model,
+            return_existing=True,
+        )
+        names = ("id", "name", "project", "entity", "base_model")
+        if not all(isinstance(getattr(registered, name, None), str) for name in names):
+            raise remote_job.Unreadable
+        return registered
+
     async def remove(self, steps: Sequence[int]) -> list[int]:
         """Nothing is removed: W&B keeps the checkpoints as artifacts, by the project's own rules."""
         return []
@@ -140,8 +144,13 @@ class ServerlessBackend:
         )
 
     async def _newest_step(self) -> int:
+        """As ``art.ServerlessBackend._get_step``, which takes a gateway's page for a model without checkpoints."""
         remote, model = self._opened()
-        return int(await remote._get_step(model))
+        page = await remote._client.models.checkpoints.list(limit=1, order="desc", model_id=model.id)
+        rows = getattr(page, "data", None)
+        if not isinstance(rows, list) or not all(isinstance(getattr(row, "step", None), int) for row in rows):
+            raise remote_job.Unreadable
+        return max((int(row.step) for row in rows), default=0)
 
     def checkpoint(self, step: int) -> Checkpoint:
         remote, model = self._opened()
@@ -214,9 +223,10 @@ class ServerlessBackend:
                 {**self._arguments, "precalculate_logprobs": needs_scoring(prepared)}
             ),
         )
-        if not isinstance(job.id, str) or not job.id:
-            raise ValueError("the answer to the submission has no job id")
-        return job.id
+        job_id = getattr(job, "id", None)
+        if not isinstance(job_id, str) or not job_id:
+            raise remote_job.Unreadable
+        return job_id
 
     async def _outcome(self, receipt: Receipt) -> StepResult | _Untrained:
         """The outcome of the batch of this receipt; waits as long as it can still change."""

@@ -21,7 +21,7 @@ from trainer.world.vocabulary import (
     UNLIKELY,
     WORDS,
     FamilyName,
-    Words,
+    WordFamily,
     fingerprint_of_unseen,
 )
 
@@ -62,7 +62,7 @@ def in_common(some: Iterable[str], others: Iterable[str]) -> set[tuple[str, str]
     return {(first, second) for first, second in pairs if is_same_word(first, second)}
 
 
-def texts_of(family: Words) -> list[str]:
+def texts_of(family: WordFamily) -> list[str]:
     patterns = family.pointed + family.neutral + family.mixed
     slots = (words for side in (family.plain, family.up, family.down) for words in side.values())
     return [*patterns, *chain.from_iterable(slots)]

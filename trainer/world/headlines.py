@@ -13,7 +13,7 @@ from string import Formatter
 from typing import Literal
 
 from trainer.world.chance import pick, unit
-from trainer.world.vocabulary import LIKELY, UNLIKELY, WORDS, FamilyName, Words
+from trainer.world.vocabulary import LIKELY, UNLIKELY, WORDS, FamilyName, WordFamily
 
 _MIXED_SHARE = 1 / 3
 """Of the headlines that point nowhere."""
@@ -42,7 +42,7 @@ def direction_of(text: str, subject: str) -> int:
     return bool(_GOOD.search(said)) - bool(_BAD.search(said))
 
 
-def _filled(pattern: str, family: Words, ticker: str, direction: int, key: tuple[object, ...]) -> str:
+def _filled(pattern: str, family: WordFamily, ticker: str, direction: int, key: tuple[object, ...]) -> str:
     """``pattern`` with its slots filled, by a draw for each."""
     pieces: list[str] = []
     for place, (text, slot, _, _) in enumerate(Formatter().parse(pattern)):
@@ -56,7 +56,7 @@ def _filled(pattern: str, family: Words, ticker: str, direction: int, key: tuple
     return "".join(pieces)
 
 
-def _choices(slot: str, family: Words, direction: int) -> tuple[str, ...]:
+def _choices(slot: str, family: WordFamily, direction: int) -> tuple[str, ...]:
     if slot in family.plain:
         return family.plain[slot]
     said, _, name = slot.rpartition("_")

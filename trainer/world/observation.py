@@ -100,7 +100,7 @@ _SYSTEM: dict[StageName, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class WorkedExample:
     """A decision that fits its news."""
 
     quotes: tuple[Quote, ...]
@@ -110,30 +110,30 @@ class Example:
 
 _QUESTION = (OpenQuestion("#1", "ferry departs soon", 0.5),)
 
-EXAMPLES: dict[StageName, tuple[Example, ...]] = {
+EXAMPLES: dict[StageName, tuple[WorkedExample, ...]] = {
     "one": (
-        Example((Quote("$ACME", 83, False),), "Orders at $ACME surge", Decision(BUY, "$ACME", 20)),
-        Example((Quote("$IRIS", 214, True),), "$IRIS gets a big award", Decision(BUY, "$IRIS", 20)),
-        Example((Quote("$ZETA", 147, True),), "Orders at $ZETA collapse", Decision(SELL, "$ZETA", 20)),
-        Example((Quote("$FLUX", 320, False),), "$FLUX gets a big penalty", Decision(SELL, "$FLUX", 20)),
+        WorkedExample((Quote("$ACME", 83, False),), "Orders at $ACME surge", Decision(BUY, "$ACME", 20)),
+        WorkedExample((Quote("$IRIS", 214, True),), "$IRIS gets a big award", Decision(BUY, "$IRIS", 20)),
+        WorkedExample((Quote("$ZETA", 147, True),), "Orders at $ZETA collapse", Decision(SELL, "$ZETA", 20)),
+        WorkedExample((Quote("$FLUX", 320, False),), "$FLUX gets a big penalty", Decision(SELL, "$FLUX", 20)),
     ),
     "several": (
-        Example(
+        WorkedExample(
             (Quote("$ACME", 83, True), Quote("$IRIS", 214, False), Quote("$ZETA", 147, True)),
             "Orders at $IRIS surge",
             Decision(BUY, "$IRIS", 20),
         ),
-        Example(
+        WorkedExample(
             (Quote("$FLUX", 56, False), Quote("$ZETA", 121, True), Quote("$ACME", 94, False)),
             "The captain confirms: ferry departs soon",
             Decision(YES, "#1", 2),
         ),
-        Example(
+        WorkedExample(
             (Quote("$IRIS", 260, True), Quote("$FLUX", 91, True), Quote("$ACME", 48, False)),
             "Orders at $FLUX collapse",
             Decision(SELL, "$FLUX", 20),
         ),
-        Example(
+        WorkedExample(
             (Quote("$ZETA", 320, False), Quote("$IRIS", 172, True), Quote("$FLUX", 67, False)),
             "Plans are cancelled: ferry departs soon",
             Decision(NO, "#1", 2),

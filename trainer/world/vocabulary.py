@@ -21,7 +21,7 @@ Slots = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class WordFamily:
     """One family. A pattern has slots in braces; ``{ticker}`` and ``{number}`` are filled from outside."""
 
     pointed: tuple[str, ...]
@@ -41,7 +41,7 @@ TICKERS: Mapping[FamilyName, tuple[str, ...]] = {
     "unseen": ("$BOLT", "$LUNA", "$PINE", "$WREN", "$REEF", "$ATOM"),
 }
 
-_TRAINED = Words(
+_TRAINED = WordFamily(
     pointed=(
         "{ticker} {measure} {moved} by {number} million {when}",
         "{measure} at {ticker} {moved} {when}",
@@ -110,7 +110,7 @@ _TRAINED = Words(
     },
 )
 
-_UNSEEN = Words(
+_UNSEEN = WordFamily(
     pointed=(
         "{ticker}: {measure} {moved} by {number} percent",
         "After {result}, {measure} of {ticker} {moved}",
@@ -170,7 +170,7 @@ _UNSEEN = Words(
     },
 )
 
-WORDS: Mapping[FamilyName, Words] = {"trained": _TRAINED, "unseen": _UNSEEN}
+WORDS: Mapping[FamilyName, WordFamily] = {"trained": _TRAINED, "unseen": _UNSEEN}
 
 EVENTS = (
     "rate cut this hour",

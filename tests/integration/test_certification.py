@@ -29,7 +29,7 @@ Command = Callable[[Sequence[str] | None], int]
 
 async def examined(scorer: Scorer) -> tuple[dict[str, Line], int]:
     """The lines of a certificate for a judge that scores so, and how often it was asked."""
-    material = await simulated(GROUPS, AGENTS, seed=0)
+    material = await simulated(GROUPS, AGENTS, seed=1)
     with JudgeServer(otherwise=answering(scorer)) as server:
         one, two = (judge_settings(server.base_url, judge_orders=orders) for orders in (1, 2))
         async with (
@@ -70,7 +70,7 @@ async def test_a_faint_honest_judge_passes_and_one_that_tells_nothing_apart_does
 
 async def test_one_group_without_a_verdict_loses_nothing_that_was_paid_for(database: Database) -> None:
     """The others are heard and stored, so the next examination asks only what is missing."""
-    material = await simulated(GROUPS, AGENTS, seed=0)
+    material = await simulated(GROUPS, AGENTS, seed=1)
 
     def fails_on_the_third(request: Request) -> Response:
         if request.ground_truth["window"] == material.groups[2].window_id:

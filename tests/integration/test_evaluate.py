@@ -38,8 +38,14 @@ from trainer.world.market import Market
 from trainer.world.play import play_windows
 
 # A simulated market whose clock is ahead of ours.
+MARKET = Market(7, luck=0.0)
 TRAINED = list(windows_from("2099-03-02T00:00", 5))
-WINDOWS = list(windows_from("2099-03-02T08:00", 20))
+EMBARGO = list(windows_from("2099-03-02T05:00", 3))
+WINDOWS = [
+    window
+    for window in windows_from("2099-03-02T08:00", 60)
+    if MARKET.hour(window).tickers[0].direction  # hours in which reading the news matters
+][:20]
 """After all that was trained and the embargo of three hours."""
 SEVERAL_LIVES = {":step0": babbles, ":step1": against_the_news, ":step2": follows_the_news}
 
@@ -53,9 +59,8 @@ def checkpoints() -> Iterator[CheckpointServer]:
 @pytest.fixture
 async def played(database: Database, tmp_path: Path) -> Database:
     """Windows of the simulated market, and two checkpoints that were trained on the first of them."""
-    market = Market(7, luck=0.1)
-    windows = windows_from(TRAINED[0], 28)
-    await play_windows(database, tmp_path / "spool", market, scripted_cast(3, 7), windows, write_together=50)
+    windows = TRAINED + EMBARGO + WINDOWS
+    await play_windows(database, tmp_path / "spool", MARKET, scripted_cast(3, 7), windows, write_together=50)
     for step in (1, 2):
         await insert_checkpoint(database, step, windows=TRAINED)
     return database

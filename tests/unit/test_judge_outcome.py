@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -165,6 +166,8 @@ async def test_it_ranks_planted_skill_over_a_hundred_windows(seed: int) -> None:
     assert await skill_found(luck=0.2, agents=8, seed=seed) >= 0.8
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-async def test_it_finds_nothing_where_there_is_only_luck(seed: int) -> None:
-    assert abs(await skill_found(luck=1.0, agents=30, seed=seed)) < 0.36  # two-sided 5 % for 30 agents
+async def test_it_finds_nothing_where_there_is_only_luck() -> None:
+    """Agents who follow the same news are lucky together, so one seed may find either sign; many average to nothing."""
+    found = [await skill_found(luck=1.0, agents=8, seed=seed, windows=20) for seed in range(24)]
+    assert abs(fmean(found)) < 2.6 * stdev(found) / math.sqrt(len(found))
+    assert min(found) < 0 < max(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step
 from data_bridge.window_ids import end_of, start_of, windows_from
@@ -33,10 +34,11 @@ class Material:
 
 
 async def simulated(groups: int, agents: int, seed: int, luck: float = LUCK) -> Material:
-    """Hours in which scripted agents of various skill decide on the same news."""
+    """Hours in which scripted agents of various skill decide on the same news, and one decision is better."""
     market = Market(seed=seed, luck=luck, stage="one", decisions=1)
     cast = scripted_cast(agents, seed)
-    windows = windows_from(FIRST_WINDOW, groups)
+    hours = (window for window in windows_from(FIRST_WINDOW, 24 + 4 * groups) if market.hour(window).news[0].direction)
+    windows = list(islice(hours, groups))
     played = [_group(hour) async for hour in Player(market, cast).play(windows)]
     return Material("simulated", tuple(played), {agent.agent_id: agent.skill or 0.0 for agent in cast})
 

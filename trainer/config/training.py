@@ -155,11 +155,16 @@ class CpuTrainee(LocalTrainee):
 class MarketSettings(Section):
     """Simulated market: how hard it is, and how its agents play."""
 
-    luck: float = setting(0.2, "0: prices follow the news; 1: prices are pure noise.", ge=0, le=1)
+    luck: float = setting(
+        0.2,
+        "Probability that an hour's move has nothing to do with the news; half of such hours go against it.",
+        ge=0,
+        le=1,
+    )
     agents: int = setting(8, "Agents in a window.", ge=2)
     decisions: int = setting(1, "Decision steps of an agent in a window.", ge=1)
     stage: Literal["one", "several"] = setting(
-        "one", "One ticker with a clear headline a decision; or several tickers and a prediction market."
+        "one", "One ticker and a headline a decision; or several tickers and a prediction market."
     )
     temperature: float = setting(
         1.0,

@@ -15,81 +15,26 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
-
 from data_bridge.art_converter import ScoreRequest
+from trainer.evaluate.reading import Replies, as_read, ask, at_random, figures_of, marked
+from trainer.evidence import Reader
 from trainer.inference.base_model import EMBEDDED, model_directory
-from trainer.inference.chat_models import Engine, EngineModel
-from trainer.world.actions import BUY, MAX_REPLY_TOKENS, SELL, Decision
-from trainer.world.chance import bits, pick
-from trainer.world.headlines import direction_of
+from trainer.inference.chat_models import Engine
 from trainer.world.questions import COLUMNS, Question, questions
-
-Replies = Sequence[Sequence[str]]
-"""The replies to each question."""
-
-
-async def ask(model: EngineModel, asked: Sequence[Question], temperature: float, samples: int, seed: int) -> Replies:
-    """Some questions at a time, so that neighbours, which share their examples, are read together."""
-    replies: list[list[str]] = []
-    for start in range(0, len(asked), 16):
-        part = await asyncio.gather(
-            *(
-                model.chat(
-                    question.messages,
-                    n=samples,
-                    temperature=temperature,
-                    max_tokens=MAX_REPLY_TOKENS,
-                    seed=bits(seed, question.headline) % 2**31,
-                )
-                for question in asked[start : start + 16]
-            )
-        )
-        replies += [[completion.text for completion in completions] for completions in part]
-    return replies
-
-
-def scripted(asked: Sequence[Question], choose: Callable[[Question], int]) -> Replies:
-    return [[str(Decision(BUY if choose(one) > 0 else SELL, one.ticker, 20))] for one in asked]
 
 
 def show(name: str, column: str, asked: Sequence[Question], replies: Replies) -> None:
-    taken = [[one.taken(reply) for reply in said] for one, said in zip(asked, replies, strict=True)]
-    given = np.array([len(own) for own in taken])
-    valid = np.array([sum(way is not None for way in own) for own in taken])
-    right = np.array([sum(way == one.direction for way in own) for one, own in zip(asked, taken, strict=True)])
-    bought = np.array([own.count(1) for own in taken])
-    figures = (interval(valid, given), interval(right, valid), interval(right, given))
-    share = f"{bought.sum() / max(1, valid.sum()):.2f}"
-    print(f"{name:22s} {column:15s} {figures[0]:19s} {figures[1]:19s} {figures[2]:19s} {share}", flush=True)
-
-
-def interval(hits: Any, of: Any) -> str:
-    """A share with its interval."""
-    from scipy.stats import binomtest, bootstrap
-
-    total = int(of.sum())
-    if total == 0:
-        return "none"
-    if of.max() <= 1:
-        bounds = binomtest(int(hits.sum()), total).proportion_ci(method="wilson")
-    else:
-        answered = of > 0
-        bounds = bootstrap(
-            (hits[answered], of[answered]),
-            lambda hit, out_of, axis: hit.sum(axis=axis) / out_of.sum(axis=axis),
-            paired=True,
-            method="percentile",
-            n_resamples=2000,
-            rng=0,
-        ).confidence_interval
-    return f"{hits.sum() / total:.2f} [{bounds.low:.2f}, {bounds.high:.2f}]"
+    figures = figures_of(Reader.CANDIDATE, column, marked(asked, replies))
+    shares = (figures.valid, figures.right_of_valid, figures.both)
+    told = "".join(f" {'none' if one is None else one.told():19s}" for one in shares)
+    taken = [one.taken(reply) for one, said in zip(asked, replies, strict=True) for reply in said]
+    bought = taken.count(1) / max(1, len(taken) - taken.count(None))
+    print(f"{name:22s} {column:15s}{told} {bought:.2f}", flush=True)
 
 
 def auc(base: Path, checkpoint: Path | None, asked: Sequence[Question], threads: int) -> float:
@@ -106,7 +51,7 @@ def auc(base: Path, checkpoint: Path | None, asked: Sequence[Question], threads:
         policy.load(checkpoint)
     preferred: dict[int, list[float]] = {1: [], -1: []}
     for one in asked:
-        both = policy.score([ScoreRequest(one.messages, str(Decision(verb, one.ticker, 20))) for verb in (BUY, SELL)])
+        both = policy.score([ScoreRequest(one.messages, one.answer(direction)) for direction in (1, -1)])
         buy, sell = (sum(scored.logprobs) for scored in both if scored is not None)
         preferred[one.direction].append(buy - sell)
     return float(mannwhitneyu(preferred[1], preferred[-1]).statistic / (len(preferred[1]) * len(preferred[-1])))
@@ -130,8 +75,8 @@ async def main() -> None:
     asked = {name: questions(options.questions, *families, options.seed) for name, families in COLUMNS.items()}
     print(f"{'':22s} {options.questions} of each     {'valid':19s} {'right given valid':19s} {'both':19s} BUY of valid")
     for column, own in asked.items():
-        show("random valid", column, own, scripted(own, lambda one: pick((1, -1), options.seed, "coin", one.headline)))
-        show("script that reads", column, own, scripted(own, lambda one: direction_of(one.headline, one.ticker)))
+        show("random valid", column, own, at_random(own, options.seed))
+        show("script that reads", column, own, as_read(own))
     engine = Engine(base, threads=options.threads)
     try:
         for checkpoint in (None, *options.checkpoint):

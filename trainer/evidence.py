@@ -6,7 +6,7 @@ them, and a report written a year later decodes them again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -24,7 +24,7 @@ class Role(StrEnum):
     GREEDY = "greedy base"
     """The untrained model at its best: most of what training seems to gain can be had by not sampling."""
     RANDOM = "random valid"
-    """Always an action, picked at random: what validity alone is worth. Only where the market can be replayed."""
+    """Always an action, picked at random: what validity alone is worth."""
     BASELINE = "baseline"
 
 
@@ -101,6 +101,83 @@ class WindowFigures:
     """Empty where the market cannot be replayed."""
 
 
+class Reader(StrEnum):
+    """Who takes the reading test. The agents' temperature is the default; greedy is a control."""
+
+    CANDIDATE = "candidate"
+    CANDIDATE_GREEDY = "candidate, greedy"
+    BASE = "base"
+    BASE_GREEDY = "base, greedy"
+    RANDOM = "random valid"
+    SCRIPT = "script that reads"
+
+
+TRAINED_WORDS, UNSEEN_WORDS, UNSEEN_TICKERS, DAYS_AFTER = QUESTION_COLUMNS = (
+    "trained words",
+    "unseen words",
+    "unseen tickers",
+    "the days after",
+)
+"""What is asked in the simulated market. The days after are the evaluation's own windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingFigures:
+    """One reader's answers to one column of questions. Intervals are over questions; None: nothing to divide by."""
+
+    reader: Reader
+    column: str
+    questions: int
+    valid: Interval | None
+    right_of_valid: Interval | None
+    """The decision apart from the form: how many of the valid replies take the direction that the news points to."""
+    both: Interval | None
+    """Valid and right, of all replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingTest:
+    """Questions with a known answer, asked of every model greedily and at the agents' temperature."""
+
+    temperature: float
+    figures: tuple[ReadingFigures, ...]
+    stronger_base: Reader
+    """The base model, greedy or not: whichever has more valid and right replies on the unseen words."""
+    gain: Interval
+    """Valid and right on the unseen words: candidate at the agents' temperature minus the stronger base, paired."""
+
+    def of(self, reader: Reader, column: str) -> ReadingFigures | None:
+        return next((one for one in self.figures if (one.reader, one.column) == (reader, column)), None)
+
+    @property
+    def headline(self) -> str:
+        """The one number that says what training was worth, with its control."""
+
+        def decided(reader: Reader) -> str:
+            figures = self.of(reader, UNSEEN_WORDS)
+            share = None if figures is None else figures.right_of_valid
+            return "unknown" if share is None else share.told()
+
+        base = "greedy" if self.stronger_base is Reader.BASE_GREEDY else f"at temperature {self.temperature:g}"
+        return (
+            f"Gain over the stronger base ({base}) on {self.gain.windows} questions with unseen words: "
+            f"{self.gain.told('+')} valid and right; direction of the valid replies {decided(Reader.CANDIDATE)}, "
+            f"the base's {decided(self.stronger_base)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """Validity where the candidate has the least practice, beside the base model's, at the agents' temperature."""
+
+    where: str
+    questions: int
+    candidate: float | None
+    base: float | None
+    """None if it could not be measured; then ``reason`` says why."""
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Candidate against incumbent (and others) on held-out windows: all the evidence the gate has."""
@@ -128,6 +205,11 @@ class Evaluation:
     judge_cost_usd: float
     seed: int
     created_at: datetime
+    reading: ReadingTest | None = None
+    """Only in the simulated market, where the right answer is known."""
+    narrowing: Narrowing | None = None
+    absent: dict[Role, str] = field(default_factory=dict)
+    """Contestants that could not take part, or not everywhere, and why."""
 
     def of(self, role: Role) -> PolicyFigures | None:
         return next((figures for figures in self.figures if figures.role == role), None)
@@ -169,7 +251,10 @@ def from_json(text: str | bytes) -> Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over windows with its two-sided 95% interval. With too few windows the ends are None: unknown."""
+    """A mean over windows with its two-sided 95% interval. With too few windows the ends are None: unknown.
+
+    In a reading test the unit is the question, and ``windows`` counts questions.
+    """
 
     mean: float
     low: float | None
@@ -179,6 +264,11 @@ class Interval:
     @property
     def is_known(self) -> bool:
         return self.low is not None and self.high is not None
+
+    def told(self, sign: str = "") -> str:
+        """``0.62 [0.55, 0.70]``; only the mean if the ends are unknown."""
+        ends = f" [{self.low:{sign}.2f}, {self.high:{sign}.2f}]" if self.is_known else ""
+        return f"{self.mean:{sign}.2f}{ends}"
 
 
 class Ruling(StrEnum):

@@ -294,8 +294,9 @@ async def evaluate(
     *,
     run_id: str | None,
     now: datetime | None = None,
+    say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
-    """Compare candidate, incumbent, base model and baseline on later windows; the result is stored."""
+    """Compare candidate, incumbent, base model and controls on later windows; the result is stored."""
     now = now or await clock(database, settings.windows.until)
     ruled_on = incumbent == await incumbent_of(database, candidate.model)
     windows = await evaluation_windows(
@@ -308,6 +309,7 @@ async def evaluate(
         min_gain=settings.gate.min_gain,
         failures=FailurePolicy(settings.judge.max_judge_failures),
         seed=settings.chance.seed,
+        questions=settings.evaluation.eval_questions,
     )
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
@@ -326,6 +328,7 @@ async def evaluate(
             training_judge=identity_of(settings.judge).judge,
             windows=windows,
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
+            say=say,
         )
 
 
@@ -369,6 +372,7 @@ async def consider(
     *,
     run_id: str | None,
     now: datetime | None = None,
+    say: Callable[[str], None] = logger.info,
 ) -> Considered:
     """Evaluate ``candidate`` against what the agents use, and publish it if the gate and ``--promote`` say so.
 
@@ -378,7 +382,7 @@ async def consider(
     home, now = settings.common.home, now or await clock(database, settings.windows.until)
     await settle_canary(database, home, candidate.model, now=now)
     incumbent = await incumbent_of(database, candidate.model)
-    evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
+    evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now, say=say)
     decision = await rule_on(database, evaluation, settings.gate)
     logger.info("gate: %s for %s: %s", decision.ruling, candidate.name, decision.sentence)
     promotion = None

@@ -202,6 +202,9 @@ class EvaluationSettings(Section):
     eval_lookback: Duration = setting("28d", "How far back evaluation windows are read.")
     eval_points: int = setting(2, "Maximum number of distinct decision points per evaluation window.", ge=1)
     eval_samples: int = setting(4, "Replies of each policy at each decision point.", ge=1)
+    eval_questions: int = setting(
+        160, "Simulated market only: questions with unseen words in the reading test; 0: no reading test.", ge=0
+    )
 
 
 class GateSettings(Section):

@@ -24,7 +24,9 @@ from trainer.evidence import (
     ExampleDecision,
     ExampleReply,
     Interval,
+    Narrowing,
     PolicyFigures,
+    ReadingTest,
     Role,
     WindowFigures,
 )
@@ -56,7 +58,7 @@ class ScoredReply:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A decision point at which all replies of every policy have a score."""
+    """A decision point at which all replies have a score. A policy that could not take part here has none."""
 
     point: DecisionPoint
     replies: Mapping[Role, tuple[ScoredReply, ...]]
@@ -119,7 +121,7 @@ def windows_of(compared: Sequence[Compared], roles: Iterable[Role]) -> tuple[Win
     return tuple(
         WindowFigures(
             window_id,
-            scores={role: scores[role][window_id] for role in roles},
+            scores={role: scores[role][window_id] for role in roles if window_id in scores[role]},
             pnl={role: pnl[role][window_id] for role in roles if window_id in pnl[role]},
         )
         for window_id in sorted({at.point.window_id for at in compared})
@@ -171,7 +173,7 @@ def _gain(at: Compared) -> float:
 
 
 def _mean_of(at: Compared, role: Role, measure: Measure) -> float | None:
-    return _mean(measure(reply) for reply in at.replies[role])
+    return _mean(measure(reply) for reply in at.replies.get(role, ()))
 
 
 def _difference(at: Compared, against: Role, measure: Measure) -> float | None:
@@ -179,17 +181,17 @@ def _difference(at: Compared, against: Role, measure: Measure) -> float | None:
     return None if candidate is None or other is None else candidate - other
 
 
-def _win_rate(at: Compared, against: Role) -> float:
+def _win_rate(at: Compared, against: Role) -> float | None:
     wins = [
         1.0 if mine.score > theirs.score else 0.5 if mine.score == theirs.score else 0.0
         for mine in at.replies[Role.CANDIDATE]
-        for theirs in at.replies[against]
+        for theirs in at.replies.get(against, ())
     ]
-    return math.fsum(wins) / len(wins)
+    return _mean(wins)
 
 
 def _length(compared: Sequence[Compared], role: Role) -> float:
-    return _mean(float(len(reply.text)) for at in compared for reply in at.replies[role]) or 0.0
+    return _mean(float(len(reply.text)) for at in compared for reply in at.replies.get(role, ())) or 0.0
 
 
 def _per_window(compared: Sequence[Compared], at_point: Callable[[Compared], float | None]) -> dict[str, float]:
@@ -244,6 +246,8 @@ class TrialPlan:
     min_gain: float = 0.0
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     seed: int = 0
+    questions: int = 160
+    """Of the reading test on unseen words; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +271,12 @@ def summarise(
     run_id: str | None = None,
     training_judge: str | None = None,
     kl_from_base: float | None = None,
+    reading: ReadingTest | None = None,
+    narrowing: Narrowing | None = None,
 ) -> Evaluation:
     """The outcome as figures with intervals."""
-    names = {role: policy.name for role, policy in policies.items()}
+    absent = _absent(outcome.compared, policies)
+    names = {role: policy.name for role, policy in policies.items() if absent.get(role) != _NOWHERE}
     best, worst = best_and_worst(outcome.compared, names)
     return Evaluation(
         evaluation_id=uuid.uuid4().hex,
@@ -303,7 +310,25 @@ def summarise(
         judge_cost_usd=outcome.judge_cost_usd,
         seed=plan.seed,
         created_at=datetime.now(UTC),
+        reading=reading,
+        narrowing=narrowing,
+        absent=absent,
     )
+
+
+_NOWHERE = "no other agent logged a valid reply in any of the windows"
+
+
+def _absent(compared: Sequence[Compared], policies: Mapping[Role, Contestant]) -> dict[Role, str]:
+    """Who took no part, or not at every point. Only a random reply of the log can be missing."""
+    missing = {role: sum(role not in at.replies for at in compared) for role in policies}
+    return {
+        role: _NOWHERE
+        if number == len(compared)
+        else f"at {number} of {len(compared)} decision points no other agent logged a valid reply in the window"
+        for role, number in missing.items()
+        if number
+    }
 
 
 class Contestant(Protocol):
@@ -312,6 +337,6 @@ class Contestant(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def replies(
-        self, point: DecisionPoint, *, samples: int, temperature: float, seed: int
-    ) -> list[Completion]: ...
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        """``samples`` replies, or one if sampling adds nothing; none if it has nothing to say at this point."""
+        ...

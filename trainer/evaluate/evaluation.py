@@ -3,13 +3,14 @@
     later windows → decision points → a reply of every policy → its result → anonymous groups → judge
     → differences at each point → one number per window → intervals
 
-``blind_trial`` asks and judges, ``comparison`` computes; this module reads the windows and stores the result.
+``blind_trial`` asks and judges, ``comparison`` computes, ``reading`` asks what needs no judge; this module reads the
+windows and stores the result.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -21,9 +22,18 @@ from data_bridge.window_ids import start_of
 from trainer.config.derived import window_rules
 from trainer.config.sections import EvaluatedWindows, ReadinessSettings
 from trainer.config.training import EvaluationSettings
-from trainer.evaluate.blind_trial import GreedyPolicy, LoggedPolicy, ModelPolicy, compare_policies
+from trainer.evaluate.blind_trial import (
+    GreedyPolicy,
+    LoggedPolicy,
+    ModelPolicy,
+    OthersPolicy,
+    agents_temperature,
+    compare_policies,
+)
 from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summarise
-from trainer.evaluate.simulated_replay import NewsScript, load_replay
+from trainer.evaluate.rare_states import rarest_states
+from trainer.evaluate.reading import reading_test, unseen_tickers
+from trainer.evaluate.simulated_replay import NewsScript, RandomScript, load_replay
 from trainer.evidence import Evaluation, Role
 from trainer.inference.divergence import MeasureKL, SampledReplies
 from trainer.ledger.evaluations import first_consulted, last_trained, save
@@ -44,16 +54,24 @@ async def evaluate_release(
     training_judge: str,
     windows: Sequence[CheckedWindow],
     measure_kl: MeasureKL | None,
+    say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
-    """Compare the ``models`` and a baseline on ``windows`` (see ``evaluation_windows``); the result is stored.
+    """Compare the ``models`` and their controls on ``windows`` (see ``evaluation_windows``); the result is stored.
 
-    ``measure_kl`` is given if the candidate runs on this machine.
+    ``measure_kl`` is given if the candidate runs on this machine. ``say`` gets a line at a time while it works.
     """
     replay = await load_replay(database, [window.window.window_id for window in windows])
     policies: dict[Role, Contestant] = {role: ModelPolicy(model) for role, model in models.items()}
     policies[Role.GREEDY] = GreedyPolicy(models.get(Role.BASE, models[Role.INCUMBENT]))
+    others = OthersPolicy(windows, plan.purposes)
+    policies[Role.RANDOM] = RandomScript(replay, others) if replay is not None else others
     policies[Role.BASELINE] = NewsScript(replay) if replay is not None else LoggedPolicy()
     result = await compare_policies(windows, policies, judge, plan, replay)
+    reading = None
+    if replay is not None and plan.questions:
+        heat = agents_temperature(windows, plan)
+        reading = await reading_test(models, result.compared, replay, temperature=heat, number=plan.questions, say=say)
+    base = Role.BASE if Role.BASE in models else Role.INCUMBENT
     evaluation = summarise(
         result,
         policies,
@@ -64,6 +82,10 @@ async def evaluate_release(
         run_id=run_id,
         training_judge=training_judge,
         kl_from_base=await measure_kl(_sampled(result)) if measure_kl is not None else None,
+        reading=reading,
+        narrowing=unseen_tickers(reading)
+        if reading is not None
+        else rarest_states(windows, result.compared, base, plan.purposes),
     )
     await save(database, evaluation)
     return evaluation

@@ -38,6 +38,9 @@ class AfterTraining:
             promotion, decision = self.considered.promotion, self.considered.decision
             summary |= {"ruling": decision.ruling.value, "reasons": list(decision.reasons)}
             summary["gain"] = self.considered.evaluation.score_difference.mean
+            if (reading := self.considered.evaluation.reading) is not None:
+                summary["gain_on_unseen_words"] = msgspec.to_builtins(reading.gain)
+                summary["stronger_base"] = reading.stronger_base.value
             if promotion is not None:
                 summary |= {"promoted": True, "served_model": promotion.served_model, "base_url": promotion.base_url}
         return summary
@@ -61,7 +64,12 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint 
         session.view.say(f"evaluating {candidate.name} on later windows")
         try:
             considered = await consider(
-                session.database, session.settings, candidate.as_release(), run_id=run.run_id, now=run.now
+                session.database,
+                session.settings,
+                candidate.as_release(),
+                run_id=run.run_id,
+                now=run.now,
+                say=session.view.say,
             )
             run.folder.write("evaluation.json", msgspec.to_builtins(considered.evaluation))
             refusal = considered.refusal()

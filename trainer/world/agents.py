@@ -106,10 +106,10 @@ class ScriptedPolicy:
         return AgentAnswer(str(decision), SCRIPTED, 0.0, latency_ms(*ask.key, "latency"))
 
     def _decide(self, ask: Ask) -> Decision:
-        readings = _readings(ask.seen)
-        if not readings:
+        read = list(readings(ask.seen).items())
+        if not read:
             return any_offer(ask)
-        market, said = pick(readings, *ask.key, "market")
+        market, said = pick(read, *ask.key, "market")
         right = unit(*ask.key, "skill") < (1 + self.skill) / 2
         direction = said if right else -said
         verbs = (YES, NO) if market.startswith("#") else (BUY, SELL)
@@ -157,8 +157,8 @@ def sized(offer: Offer, limits: TradingLimits) -> Decision:
     return Decision(offer.verb, offer.market, round(share * 100))
 
 
-def _readings(seen: Observation) -> list[tuple[str, int]]:
-    """What the news says about each open market: its name and the direction."""
+def readings(seen: Observation) -> dict[str, int]:
+    """What the news says about open markets: the direction by name; markets of which it says nothing are left out."""
     subjects = [(quote.symbol, quote.symbol) for quote in seen.quotes]
     subjects += [(question.label, question.question) for question in seen.questions]
     found: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _readings(seen: Observation) -> list[tuple[str, int]]:
         for market, subject in subjects:
             if said := headlines.direction_of(text, subject):
                 found[market] = said
-    return list(found.items())
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from itertools import count
 
 from data_bridge.models import ChatMessage
 from data_bridge.window_ids import start_of, window_of
-from trainer.world.actions import BUY, SELL
+from trainer.evidence import TRAINED_WORDS, UNSEEN_TICKERS, UNSEEN_WORDS
+from trainer.world.actions import BUY, SELL, Decision
 from trainer.world.chance import bits
 from trainer.world.exchange import Book, Exchange
 from trainer.world.guard import DEFAULT_LIMITS, judge_reply
@@ -26,9 +27,9 @@ from trainer.world.replay import NOMINAL_BALANCE
 from trainer.world.vocabulary import FamilyName
 
 COLUMNS: Mapping[str, tuple[FamilyName, FamilyName]] = {
-    "trained words": ("trained", "trained"),
-    "unseen words": ("unseen", "trained"),
-    "unseen tickers": ("trained", "unseen"),
+    TRAINED_WORDS: ("trained", "trained"),
+    UNSEEN_WORDS: ("unseen", "trained"),
+    UNSEEN_TICKERS: ("trained", "unseen"),
     "both unseen": ("unseen", "unseen"),
 }
 """What can be asked: the families of the words and of the tickers."""
@@ -52,7 +53,11 @@ class Question:
     def taken(self, reply: str) -> int | None:
         """The direction that ``reply`` takes: up (+1) or down (-1); None if it is not an action that can be taken."""
         decision, error = judge_reply(reply, self.seen, Book(NOMINAL_BALANCE, 0.0), 0.0, DEFAULT_LIMITS)
-        return None if decision is None or error is not None else {BUY: 1, SELL: -1}[decision.verb]
+        return None if decision is None or error is not None else decision.direction
+
+    def answer(self, direction: int) -> str:
+        """The reply that takes ``direction`` at the usual stake."""
+        return str(Decision(BUY if direction > 0 else SELL, self.ticker, 20))
 
 
 def questions(number: int, words: FamilyName, tickers: FamilyName, seed: int = 0) -> tuple[Question, ...]:

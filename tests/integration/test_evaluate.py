@@ -68,7 +68,13 @@ async def played(database: Database, tmp_path: Path) -> Database:
 
 def _settings(home: Path, server: CheckpointServer, **more: Any) -> TrainSettings:
     key = SecretStr("a-key-for-tests")
-    known = {"home": home, "wandb_api_key": key, "wandb_base_url": server.base_url, "eval_samples": 2}
+    known = {
+        "home": home,
+        "wandb_api_key": key,
+        "wandb_base_url": server.base_url,
+        "eval_samples": 2,
+        "eval_questions": 8,
+    }
     return settings_from(TrainSettings, **(known | more))
 
 
@@ -83,7 +89,7 @@ async def test_a_better_checkpoint_is_promoted_with_all_its_evidence(
     assert "not measured: KL from the base model" in considered.decision.sentence, "it runs on another machine"
     evaluation = considered.evaluation
     figures = {one.role: one for one in evaluation.figures}
-    assert set(figures) == {Role.CANDIDATE, Role.INCUMBENT, Role.GREEDY, Role.BASELINE}
+    assert set(figures) == {Role.CANDIDATE, Role.INCUMBENT, Role.GREEDY, Role.RANDOM, Role.BASELINE}
     assert figures[Role.CANDIDATE].error_rate.mean == 0.0
     assert figures[Role.INCUMBENT].error_rate.mean == 1.0, "the untrained base model stands in for the incumbent"
     pnl = figures[Role.CANDIDATE].pnl
@@ -115,7 +121,7 @@ async def test_a_worse_checkpoint_is_refused_and_the_agents_keep_what_they_have(
 
     assert considered.decision.ruling is Ruling.REFUSE
     asked = {one.role for one in considered.evaluation.figures}
-    assert asked == set(Role) - {Role.RANDOM}, "now there is a base beside it"
+    assert asked == set(Role), "now there is a base beside it"
     refusal = considered.refusal()
     assert refusal is not None
     assert refusal.exit_code == 5
@@ -254,6 +260,7 @@ async def test_the_commands_evaluate_promote_list_and_roll_back(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_API_KEY", "a-key-for-tests")
     monkeypatch.setenv("WANDB_TRAINING_BASE_URL", checkpoints.base_url)
+    monkeypatch.setenv("HINDSIGHT_EVAL_QUESTIONS", "8")
     flags = _flags(database_url, tmp_path)
 
     assert await _run(promote_command.main, "2", *flags) == 3
@@ -269,6 +276,8 @@ async def test_the_commands_evaluate_promote_list_and_roll_back(
     told = json.loads(capfd.readouterr().out)
     assert told["ruling"] == "promote"
     assert told["evaluation"]["candidate"]["step"] == 2
+    assert told["evaluation"]["reading"]["gain"]["mean"] == 1.0, "the base babbles, the candidate reads"
+    assert told["evaluation"]["narrowing"]["candidate"] == 1.0
 
     assert await _run(promote_command.main, "2", *flags) == 0
     out = capfd.readouterr().out
@@ -280,6 +289,9 @@ async def test_the_commands_evaluate_promote_list_and_roll_back(
     out = capfd.readouterr().out
     assert "Gate: undecided" in out, "its windows have served the ruling on step 2"
     assert "script that follows the news" in out
+    assert "random valid action" in out
+    assert "Gain over the stronger base (greedy) on 8 questions with unseen words: +0.00" in out
+    assert "the days after (" in out
     assert await _run(promote_command.main, "1", *flags) == 5
     assert "is not promoted (undecided): all its windows have served another evaluation" in capfd.readouterr().err
     assert await _run(promote_command.main, "1", *flags, "--force") == 2

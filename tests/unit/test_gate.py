@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trainer.config.training import GateSettings
-from trainer.evidence import GateDecision, Look, Ruling
+from trainer.evidence import GateDecision, Look, Narrowing, Ruling
 from trainer.promote.gate import Evidence, decide
 
 LOOK = Look(1, 0.002)
@@ -20,6 +20,7 @@ BETTER = Evidence(
     blocked_rate=0.0,
     length_ratio=1.0,
     kl_from_base=0.4,
+    narrowing=Narrowing("unseen tickers", 160, candidate=0.95, base=0.9),
 )
 
 
@@ -108,6 +109,27 @@ def test_a_guard_that_could_not_be_measured_does_not_refuse_and_is_named() -> No
     assert decision.ruling is Ruling.PROMOTE
     assert decision.reasons[-1] == "not measured: safety blocks, KL from the base model"
     assert "not measured" not in _decide(BETTER).sentence
+
+
+def test_a_candidate_that_lost_validity_on_unseen_tickers_is_refused_in_words() -> None:
+    decision = _decide(replace(BETTER, narrowing=Narrowing("unseen tickers", 160, candidate=0.14, base=0.9)))
+    assert decision.ruling is Ruling.REFUSE
+    assert "validity on unseen tickers fell to 0.14 from the base model's 0.90" in decision.sentence
+    assert "answers only what it was trained on" in decision.sentence
+
+
+@pytest.mark.parametrize(("candidate", "ruling"), [(0.851, Ruling.PROMOTE), (0.849, Ruling.REFUSE)])
+def test_validity_may_be_lower_by_what_chance_can_do_and_no_more(candidate: float, ruling: Ruling) -> None:
+    narrowing = Narrowing("the rarest states of the log", 20, candidate=candidate, base=0.9)
+    assert _decide(replace(BETTER, narrowing=narrowing)).ruling is ruling
+
+
+def test_narrowing_that_could_not_be_measured_is_said_with_its_reason() -> None:
+    few = Narrowing("the rarest states of the log", 3, None, None, "a quarter of 12 decision points is less than 10")
+    decision = _decide(replace(BETTER, narrowing=few))
+    assert decision.ruling is Ruling.PROMOTE
+    assert decision.reasons[-1].endswith("of the log (a quarter of 12 decision points is less than 10)")
+    assert "unseen tickers or rare states" in _decide(replace(BETTER, narrowing=None)).sentence
 
 
 def test_every_broken_guard_is_named() -> None:

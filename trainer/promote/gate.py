@@ -31,9 +31,8 @@ SMALL_GAIN = 0.05
 VALIDITY_TOLERANCE = 0.05
 """How much less often than the base's the replies may be valid where the candidate has the least practice.
 
-Not zero: on the 160 unseen questions with two replies each, an equal model whose replies are valid in 95 % is measured
-lower by this much in two of a thousand tries. Not more: a model that learnt a name instead of reading loses ten times
-as much.
+Not zero: on 80 questions with two replies each, an equal model whose replies are valid in 95 % is measured lower by
+this much in one of fifty tries. Not more: a model that learnt a name instead of reading loses ten times as much.
 """
 
 

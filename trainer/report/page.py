@@ -13,7 +13,19 @@ from markupsafe import Markup
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import page_text, redacted
-from trainer.evidence import Comparison, Evaluation, ExampleDecision, ExampleReply, Interval, PolicyFigures, Role
+from trainer.evidence import (
+    QUESTION_COLUMNS,
+    Comparison,
+    Evaluation,
+    ExampleDecision,
+    ExampleReply,
+    Interval,
+    PolicyFigures,
+    Reader,
+    ReadingFigures,
+    ReadingTest,
+    Role,
+)
 from trainer.ledger.read.types import RunFacts, WindowFacts
 from trainer.progress import counted
 from trainer.report import pictures
@@ -85,6 +97,8 @@ def render(facts: RunFacts) -> str:
         evaluation=evaluation,
         policies=_policies(evaluation) if evaluation else [],
         figures=figures_table(evaluation) if evaluation else [],
+        reading=reading_table(evaluation.reading) if evaluation and evaluation.reading else [],
+        columns=QUESTION_COLUMNS,
         evaluation_pictures=list(pictures.evaluation_pictures(evaluation)) if evaluation else [],
         day_pictures=list(pictures.day_pictures(facts)),
         training_pictures=list(pictures.training_pictures(facts)),
@@ -147,6 +161,26 @@ def figures_table(evaluation: Evaluation) -> list[FigureRow]:
         for name, of, percent in paired
     ]
     return [*rows, FigureRow("KL from the base model", tuple(_kl_cell(one) for one in policies))]
+
+
+def reading_table(test: ReadingTest) -> list[FigureRow]:
+    """One row per reader and measure, one column per kind of questions."""
+    measures: Sequence[tuple[str, Callable[[ReadingFigures], Interval | None]]] = (
+        ("valid", lambda figures: figures.valid),
+        ("right of the valid", lambda figures: figures.right_of_valid),
+        ("valid and right", lambda figures: figures.both),
+    )
+    return [
+        FigureRow(
+            f"{reader.value}: {name}",
+            tuple(
+                Cell(_NONE) if (figures := test.of(reader, column)) is None else _cell(of(figures), percent=True)
+                for column in QUESTION_COLUMNS
+            ),
+        )
+        for reader in Reader
+        for name, of in measures
+    ]
 
 
 def _kl_cell(figures: PolicyFigures) -> Cell:

@@ -283,9 +283,6 @@ def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
-# From a checkpoint to the agents
-
-
 async def evaluate(
     database: Database,
     settings: TrainSettings | EvaluateSettings,
@@ -335,9 +332,8 @@ async def evaluate(
 async def _asked(database: Database, candidate: Release, incumbent: Release | None) -> dict[Role, Checkpoint]:
     """The models to ask. The base model replaces a missing incumbent, and is still asked only once."""
     base = await find_checkpoint(database, candidate.model, 0)
-    if incumbent is None:
-        return {Role.CANDIDATE: candidate, Role.INCUMBENT: base}
-    return {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent, Role.BASE: base}
+    asked: dict[Role, Checkpoint] = {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent or base}
+    return asked if incumbent is None else asked | {Role.BASE: base}
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,12 +51,11 @@ async def rule_on(database: Database, evaluation: Evaluation, limits: GateSettin
 async def standing_ruling(database: Database, evaluation: Evaluation, limits: GateSettings) -> GateDecision | None:
     """The ruling that was made on the candidate, asked again with ``limits``: they can only make it stricter."""
     past = await _past_of(database.pool, evaluation)
+    rulings = [one.decision for one in past.ruled or past.same if one.decision is not None]
+    if not rulings or rulings[-1].ruling is not Ruling.PROMOTE:
+        return rulings[-1] if rulings else None
     if not past.ruled:
-        spent = any(one.decision is not None for one in past.same)
-        return GateDecision(Ruling.UNDECIDED, (_SPENT,)) if spent else None
-    last = past.ruled[-1].decision
-    if last is None or last.ruling is not Ruling.PROMOTE:
-        return last
+        return GateDecision(Ruling.UNDECIDED, (_SPENT,))
     # A ruling that stands has no look of its own: its evidence ends with the evaluation that was looked at.
     until, look = next(
         (at, one.decision.look)

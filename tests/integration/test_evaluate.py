@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pydantic import SecretStr
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.window_ids import end_of, windows_from
+from data_bridge.window_ids import end_of, start_of, windows_from
 from tests.builders_evaluation import make_checkpoint
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.checkpoint_server import CheckpointServer, against_the_news, babbles, follows_the_news
@@ -205,16 +206,24 @@ async def test_only_windows_after_all_that_was_trained_and_an_embargo_are_read_t
         windows = await evaluation_windows(played, settings.evaluation, settings.windows, candidate, rival, now=now)
         return [checked.window.window_id for checked in windows]
 
-    assert now >= end_of(WINDOWS[-1], 1)
-    read = await read_windows()
-    assert read == WINDOWS[-5:]
+    def first_after(trained: str) -> datetime:
+        return end_of(trained, 1) + timedelta(hours=3)
 
-    await insert_checkpoint(played, 3, windows=[WINDOWS[-8]])
-    assert await read_windows() == WINDOWS[-4:], "after what a later step was trained on, and three hours"
-    await insert_checkpoint(played, 1, run_id="run-2", model="rival", windows=[WINDOWS[-6]])
-    assert await read_windows() == WINDOWS[-2:], "nor one near what the other model was trained on"
-    await insert_checkpoint(played, 4, run_id="run-3", windows=[WINDOWS[-3]])
-    with pytest.raises(NotEnoughData, match="no usable window to evaluate on since 2099-03-03 05:00"):
+    def left_after(trained: str) -> list[str]:
+        return [window_id for window_id in WINDOWS if start_of(window_id) >= first_after(trained)][-5:]
+
+    assert now >= end_of(WINDOWS[-1], 1)
+    assert await read_windows() == WINDOWS[-5:]
+
+    own, rivals = WINDOWS[-7], WINDOWS[-5]
+    assert 5 > len(left_after(own)) > len(left_after(rivals)) > 0, "or this test shows nothing"
+    await insert_checkpoint(played, 3, windows=[own])
+    assert await read_windows() == left_after(own), "after what a later step was trained on, and three hours"
+    await insert_checkpoint(played, 1, run_id="run-2", model="rival", windows=[rivals])
+    assert await read_windows() == left_after(rivals), "nor one near what the other model was trained on"
+    await insert_checkpoint(played, 4, run_id="run-3", windows=[WINDOWS[-1]])
+    since = f"{first_after(WINDOWS[-1]):%Y-%m-%d %H:%M}"
+    with pytest.raises(NotEnoughData, match=f"no usable window to evaluate on since {since}"):
         await read_windows()
 
 

@@ -358,7 +358,6 @@ def test_the_closed_loop_of_an_embedded_home_goes_on_where_it_was(
         assert all(window["pnl"] for window in windows)
         told = "SELECT max(window_id) FROM hindsight.simulated_windows WHERE prompt_version = '1'"
         assert min(window["window_id"] for window in windows) > old.value(told), "0.1.0's world cannot be replayed"
-        assert "were played in another edition of the simulated market" in capsys.readouterr().err
 
 
 # Settings

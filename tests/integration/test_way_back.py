@@ -13,11 +13,15 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.errors import PromotionRefused
 from data_bridge.window_ids import end_of, windows_from
+from tests.builders_evaluation import make_evaluation
+from tests.builders_promotion import insert_checkpoint
 from tests.tiny_model import shared_tiny_model
 from trainer.config.commands import TrainSettings
 from trainer.config.settings import settings_from
+from trainer.evidence import GateDecision, Ruling
 from trainer.inference.checkpoints import store_of
 from trainer.ledger.checkpoints import find_checkpoint
+from trainer.ledger.evaluations import keep_ruling, save, way_back
 from trainer.ledger.lineage import walk_back, walk_forward
 from trainer.ledger.releases import history, serving
 from trainer.progress import Progress
@@ -183,6 +187,8 @@ async def test_after_enough_undecided_checkpoints_in_a_row_training_starts_from_
 
 
 async def test_hold_trains_nothing_while_the_gate_is_undecided_and_its_evidence_grows(game: Game) -> None:
+    before = await game.database.pool.fetchval("SELECT sum(windows) FROM hindsight.evaluations")
+    assert before >= 15
     await game.play(10)
     said, result = await game.run(hold=True)
     assert await game.steps() == [(1, 0), (2, 1)]
@@ -192,10 +198,25 @@ async def test_hold_trains_nothing_while_the_gate_is_undecided_and_its_evidence_
     decision = result.considered.decision
     assert decision.look is not None
     assert (decision.look.number, decision.look.level) == (2, 0.0125)
-    assert "29 windows" in decision.sentence, "19 of before, and these"
+    assert f"{before + 10} windows" in decision.sentence, "those of before, and these"
     assert result.report.is_file()
 
     await game.rule("refuse")
     await game.play(30)
     await game.run(hold=True, max_steps=1)
     assert await game.steps() == [(1, 0), (2, 1), (3, 0)], "a candidate that is decided about is held no longer"
+
+
+async def test_having_gone_back_undecided_checkpoints_are_counted_anew(database: Database) -> None:
+    """Or from the third undecided period on every single one would be thrown away."""
+    went_back: list[int | None] = []
+    for step in range(1, 7):
+        await insert_checkpoint(database, step)
+        parent = step - 1 if not went_back or went_back[-1] is None else went_back[-1]
+        await database.pool.execute("UPDATE hindsight.checkpoints SET parent_step = $1 WHERE step = $2", parent, step)
+        evaluation = make_evaluation(step, evaluation_id=f"of step {step}")
+        await save(database, evaluation)
+        await keep_ruling(database.pool, evaluation, GateDecision(Ruling.UNDECIDED, ("nobody knows",)))
+        back = await way_back(database, "hindsight", step, 3)
+        went_back.append(None if back is None else back.step)
+    assert went_back == [None, None, 0, None, None, 0]

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from data_bridge.window_ids import windows_from
+from tests.builders_evaluation import make_evaluation
 from trainer.config.training import GateSettings
-from trainer.evidence import GateDecision, Look, Narrowing, Ruling
-from trainer.promote.gate import Evidence, decide
+from trainer.evidence import Evaluation, GateDecision, Look, Narrowing, Role, Ruling, WindowFigures
+from trainer.promote.gate import Evidence, decide, evidence_of
 
 LOOK = Look(1, 0.002)
 SPREAD = tuple(0.1 * math.sin(1.7 * hour) for hour in range(40))
@@ -134,3 +136,29 @@ def test_narrowing_that_could_not_be_measured_is_said_with_its_reason() -> None:
 
 def test_every_broken_guard_is_named() -> None:
     assert len(_decide(replace(BETTER, error_rate=0.9, blocked_rate=0.9)).reasons) == 2
+
+
+@pytest.mark.parametrize(("first", "ruling"), [(0.4, Ruling.REFUSE), (0.05, Ruling.PROMOTE)])
+def test_a_guard_sees_all_evaluations_of_a_held_candidate_not_its_last_few_windows(
+    first: float, ruling: Ruling
+) -> None:
+    before = _evaluation("first", 40, error_rate=first)
+    after = _evaluation("second", 2, error_rate=0.45 - first)
+    evidence = evidence_of(after, [before, after])
+    assert evidence.error_rate == pytest.approx((40 * first + 2 * (0.45 - first)) / 42)
+    assert _decide(evidence).ruling is ruling
+
+
+def test_evaluating_again_without_the_questions_does_not_get_rid_of_what_they_found() -> None:
+    asked = replace(_evaluation("first", 40, error_rate=0.0), narrowing=Narrowing("unseen tickers", 80, 0.2, 0.9))
+    unasked = Narrowing("the rarest states of the log", 1, None, None, "too few")
+    again = replace(_evaluation("second", 4, error_rate=0.0), narrowing=unasked)
+    assert _decide(evidence_of(again, [asked, again])).ruling is Ruling.REFUSE
+
+
+def _evaluation(name: str, number: int, *, error_rate: float) -> Evaluation:
+    made = make_evaluation(evaluation_id=name, error_rate=error_rate)
+    hours = windows_from("2026-11-02T00:00" if name == "first" else "2026-11-09T00:00", number)
+    scores = {Role.CANDIDATE: 0.8, Role.INCUMBENT: 0.4}
+    figures = tuple(replace(one, error_rate=replace(one.error_rate, windows=number)) for one in made.figures)
+    return replace(made, windows=tuple(WindowFigures(hour, scores, {}) for hour in hours), figures=figures)

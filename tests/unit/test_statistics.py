@@ -126,3 +126,8 @@ def test_spearman_sees_order_not_size_and_admits_when_there_is_none() -> None:
 
 def test_decisions_of_one_window_are_one_number() -> None:
     assert by_window(["a", "b", "a"], [1.0, 5.0, 3.0]) == {"a": 2.0, "b": 5.0}
+
+
+def test_windows_that_are_all_equal_are_not_related_by_their_rounding_errors() -> None:
+    rounded = np.array([0.8 - 0.4] * 42)
+    assert effective_windows(rounded) == effective_windows(np.ones(42)) > 35

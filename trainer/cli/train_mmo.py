@@ -160,7 +160,7 @@ def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
     return {
         "days": settings.run.iterations,
         "windows": windows,
-        "evaluation_windows": settings.windows.eval_windows,
+        "evaluation_windows": settings.windows.eval_windows if settings.windows.held_out_share > 0 else 0,
         "groups": groups,
         "trajectories": trajectories,
         "judge_calls": cost.calls,

@@ -119,7 +119,7 @@ async def evaluation_windows(
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
     models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
-    trained = await last_trained(database, models)
+    trained = await last_trained(database.pool, models)
     consulted = await first_consulted(database.pool, candidate.model)
     later = [
         ref

@@ -16,17 +16,18 @@ from trainer.types import Release
 
 
 async def save(database: Database, evaluation: Evaluation) -> None:
+    """Store an evaluation, in its order among rulings: a window counts for whoever is stored first, by one clock."""
     candidate, gain = evaluation.candidate, evaluation.score_difference
-    async with database.pool.acquire() as connection, connection.transaction():
+    async with one_ruling_at_a_time(database, evaluation.model) as connection:
         await connection.execute(
             "INSERT INTO hindsight.evaluations (evaluation_id, run_id, model, candidate_step, incumbent_step, judge,"
             " windows, gain, gain_low, gain_high, report, created_at, prompt_version, lessons_policy)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14)",
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, clock_timestamp(), $12, $13)",
             *(evaluation.evaluation_id, evaluation.run_id, evaluation.model),
             *(candidate.step, evaluation.compared_with[1], evaluation.judge.judge),
             *(gain.windows, gain.mean, gain.low, gain.high),
             to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb does not accept NUL, which a model can produce
-            *(evaluation.created_at, candidate.prompt_version, candidate.lessons_policy),
+            *(candidate.prompt_version, candidate.lessons_policy),
         )
 
 
@@ -47,8 +48,8 @@ class Consulted:
     """A stored evaluation, and the gate's ruling on it if there was one."""
 
     evaluation: Evaluation
-    decision: GateDecision | None
-    ruled_at: datetime | None
+    decision: GateDecision | None = None
+    ruled_at: datetime | None = None
 
 
 async def evaluations_of(source: Any, model: str, candidate: Release) -> list[Consulted]:
@@ -80,10 +81,11 @@ async def spent_in_a_year(source: Any, model: str) -> float:
 
 
 async def keep_ruling(source: Any, evaluation: Evaluation, decision: GateDecision) -> None:
+    """Store the ruling. What an earlier ruling on the same evaluation spent stays spent."""
     look = decision.look
     await source.execute(
-        "UPDATE hindsight.evaluations SET ruling = $2, reasons = $3, expected_gain = $4, look = $5, harm_chance = $6,"
-        " ruled_at = coalesce(ruled_at, now()) WHERE evaluation_id = $1",
+        "UPDATE hindsight.evaluations SET ruling = $2, reasons = $3, expected_gain = $4, look = coalesce($5, look),"
+        " harm_chance = coalesce($6, harm_chance), ruled_at = coalesce(ruled_at, now()) WHERE evaluation_id = $1",
         *(evaluation.evaluation_id, decision.ruling.value, list(decision.reasons), decision.expected_gain),
         *(None if look is None else look.number, None if look is None else look.harm_chance),
     )
@@ -103,13 +105,15 @@ async def latest_evaluation(
     return None if text is None else from_json(text)
 
 
-async def last_trained(database: Database, models: Collection[str]) -> datetime | None:
-    """The end of the latest window in a batch of any of ``models``; None if none was trained."""
-    rows = await database.pool.fetch(
-        "SELECT t.window_id, max(w.hours) AS hours FROM (SELECT DISTINCT window_id FROM hindsight.batch_trajectories"
-        "   WHERE model = ANY($1) AND NOT released ORDER BY window_id DESC LIMIT $2) t"
+async def last_trained(source: Any, models: Collection[str], *, up_to: int | None = None) -> datetime | None:
+    """The end of the latest window in a batch of ``models`` (of steps ``up_to`` that); None if none was trained."""
+    rows = await source.fetch(
+        "SELECT t.window_id, max(w.hours) AS hours FROM (SELECT DISTINCT t.window_id"
+        "   FROM hindsight.batch_trajectories t JOIN hindsight.batches b USING (batch_id)"
+        "   WHERE t.model = ANY($1) AND NOT t.released AND ($3::int IS NULL OR b.step <= $3)"
+        "   ORDER BY window_id DESC LIMIT $2) t"
         " LEFT JOIN hindsight.windows w USING (window_id) GROUP BY t.window_id",
-        *(list(models), _MAX_HOURS),
+        *(list(models), _MAX_HOURS, up_to),
     )
     return max((end_of(row["window_id"], row["hours"] or 1) for row in rows), default=None)
 
@@ -181,11 +185,13 @@ async def way_back(database: Database, model: str, newest: int, max_undecided: i
     """What the agents use, if the newest checkpoint was refused or too many in a row were undecided; else None.
 
     A refused checkpoint is no better than the incumbent, and one that has collapsed could not even learn from what
-    follows.
+    follows. After going back, the undecided ones are counted anew.
     """
     rows = await database.pool.fetch(
         "SELECT DISTINCT ON (candidate_step) candidate_step, ruling, reasons[1] AS reason FROM hindsight.evaluations"
-        " WHERE model = $1 AND ruling IS NOT NULL ORDER BY candidate_step DESC, ruled_at DESC LIMIT $2",
+        " WHERE model = $1 AND ruling IS NOT NULL AND candidate_step >= (SELECT coalesce(max(step), 0)"
+        "   FROM hindsight.checkpoints WHERE model = $1 AND parent_step < step - 1)"
+        " ORDER BY candidate_step DESC, ruled_at DESC LIMIT $2",
         *(model, max(1, max_undecided)),
     )
     if not rows or rows[0]["candidate_step"] != newest:

@@ -49,6 +49,11 @@ class Outlook:
     """The number of further rows that an earlier run of the model left out permanently, by reason."""
 
     @property
+    def held_out(self) -> int:
+        """Windows that this plan keeps for the next ruling of the gate."""
+        return len({one.window_id for one in self.plan.excluded if one.reason is Reason.HELD_OUT})
+
+    @property
     def groups(self) -> int:
         return sum(len(window.groups) for window in self.windows)
 

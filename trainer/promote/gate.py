@@ -8,6 +8,7 @@ undecided. A guard that could not be measured refuses nothing, but every ruling 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -154,7 +155,8 @@ def evidence_of(evaluation: Evaluation, earlier: Sequence[Evaluation] = (), with
     """The evidence on the candidate: this evaluation's, and what ``earlier`` ones of the same two releases measured.
 
     The windows ``without`` served another ruling and do not count. A window counts as it was measured first, so that
-    measuring it again with other samples can change nothing.
+    measuring it again with other samples can change nothing. Shares of bad replies are those of all evaluations: the
+    few windows that a held candidate is given at a time would make a guard a matter of luck.
     """
     candidate, comparison = evaluation.of(Role.CANDIDATE), evaluation.against(Role.INCUMBENT)
     if candidate is None or comparison is None:
@@ -164,12 +166,26 @@ def evidence_of(evaluation: Evaluation, earlier: Sequence[Evaluation] = (), with
         for window_id, difference in one.differences.items():
             if window_id not in without:
                 measured.setdefault(window_id, difference)
+    evaluations = {one.evaluation_id: one for one in (*earlier, evaluation)}
+    asked = [figures for one in evaluations.values() if (figures := one.of(Role.CANDIDATE)) is not None]
+    blocked = [one.blocked_rate for one in asked if one.blocked_rate is not None]
     return Evidence(
         differences=tuple(difference for _, difference in sorted(measured.items())),
-        error_rate=candidate.error_rate.mean,
-        blocked_rate=candidate.blocked_rate.mean if candidate.blocked_rate is not None else None,
+        error_rate=_overall([one.error_rate for one in asked]),
+        blocked_rate=_overall(blocked) if blocked else None,
         length_ratio=comparison.length_ratio,
         kl_from_base=candidate.kl_from_base,
         point_noise=comparison.point_noise,
-        narrowing=evaluation.narrowing,
+        narrowing=_narrowing_of(list(evaluations.values())),
     )
+
+
+def _overall(rates: Sequence[Interval]) -> float:
+    return math.fsum(rate.mean * rate.windows for rate in rates) / sum(rate.windows for rate in rates)
+
+
+def _narrowing_of(evaluations: Sequence[Evaluation]) -> Narrowing | None:
+    """The newest that was measured: an evaluation without questions does not undo what one with them found."""
+    found = [one.narrowing for one in evaluations if one.narrowing is not None]
+    measured = [one for one in found if one.candidate is not None]
+    return next(reversed(measured or found), None)

@@ -2,23 +2,25 @@
 
 A window counts for the comparison (candidate, incumbent, judge) that consulted it first, and as it was measured first.
 So nothing is gained by evaluating again with another seed, by asking another judge, or by trying several candidates on
-the same windows and nominating the best.
+the same windows and nominating the best. What is older than the candidate's own training never counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from data_bridge.database import Database
+from data_bridge.window_ids import start_of
 from trainer.config.training import GateSettings
 from trainer.evidence import Evaluation, GateDecision, Look, Ruling
 from trainer.ledger.evaluations import (
     Consulted,
-    FirstUse,
     evaluations_of,
     first_consulted,
     keep_ruling,
+    last_trained,
     one_ruling_at_a_time,
     spent_in_a_year,
 )
@@ -26,24 +28,21 @@ from trainer.promote.gate import decide, evidence_of
 from trainer.statistics.gain import spend
 
 _STANDS = "no window is new, so the ruling"
-_SERVED = "all its windows have served another evaluation; new ones are needed to decide"
+_SPENT = "its windows served another evaluation, or are older than what was trained; new ones are needed to decide"
 
 
 async def rule_on(database: Database, evaluation: Evaluation, limits: GateSettings) -> GateDecision:
     """The gate's ruling on the candidate, stored. If no window is new since the last ruling, that one stands."""
     async with one_ruling_at_a_time(database, evaluation.model) as connection:
-        history = await evaluations_of(connection, evaluation.model, evaluation.candidate)
-        same = _of_the_same_comparison(history, evaluation)
-        elsewhere = _served_elsewhere(await first_consulted(connection, evaluation.model), same)
-        new, ruled = evaluation.differences.keys() - elsewhere, [one for one in same if one.decision is not None]
-        if not new:
-            decision = GateDecision(Ruling.UNDECIDED, (_SERVED,))
-        elif new <= {window_id for one in ruled for window_id in one.evaluation.differences}:
-            decision = _standing(ruled[-1])
+        past = await _past_of(connection, evaluation)
+        new = past.countable(evaluation)
+        if past.ruled and new <= {window_id for one in past.ruled for window_id in past.countable(one.evaluation)}:
+            decision = _standing(past.ruled[-1])
+        elif not new:
+            decision = GateDecision(Ruling.UNDECIDED, (_SPENT,))
         else:
-            looks = sum(one.decision is not None and one.decision.look is not None for one in history)
-            look = Look(1 + looks, spend(await spent_in_a_year(connection, evaluation.model)))
-            evidence = evidence_of(evaluation, [one.evaluation for one in same], without=elsewhere)
+            look = Look(1 + past.looks, spend(await spent_in_a_year(connection, evaluation.model)))
+            evidence = evidence_of(evaluation, [one.evaluation for one in past.same], without=past.spent)
             decision = decide(evidence, limits, look)
         await keep_ruling(connection, evaluation, decision)
     return decision
@@ -51,31 +50,72 @@ async def rule_on(database: Database, evaluation: Evaluation, limits: GateSettin
 
 async def standing_ruling(database: Database, evaluation: Evaluation, limits: GateSettings) -> GateDecision | None:
     """The ruling that was made on the candidate, asked again with ``limits``: they can only make it stricter."""
-    same = _of_the_same_comparison(
-        await evaluations_of(database.pool, evaluation.model, evaluation.candidate), evaluation
-    )
-    rulings = [one.decision for one in same if one.decision is not None]
+    past = await _past_of(database.pool, evaluation)
+    rulings = [one.decision for one in past.ruled or past.same if one.decision is not None]
     if not rulings or rulings[-1].ruling is not Ruling.PROMOTE:
         return rulings[-1] if rulings else None
+    if not past.ruled:
+        return GateDecision(Ruling.UNDECIDED, (_SPENT,))
     # A ruling that stands has no look of its own: its evidence ends with the evaluation that was looked at.
-    look = next((one.look for one in reversed(rulings) if one.look is not None), Look())
-    until = max((at for at, one in enumerate(same) if one.decision and one.decision.look), default=len(same) - 1)
-    seen = [one.evaluation for one in same[: until + 1]]
-    elsewhere = _served_elsewhere(await first_consulted(database.pool, evaluation.model), same)
-    return decide(evidence_of(seen[-1], seen, without=elsewhere), limits, look)
+    until, look = next(
+        (at, one.decision.look)
+        for at, one in reversed(list(enumerate(past.same)))
+        if one.decision is not None and one.decision.look is not None
+    )
+    seen = [one.evaluation for one in past.same[: until + 1]]
+    return decide(evidence_of(seen[-1], seen, without=past.spent), limits, look)
 
 
-def _of_the_same_comparison(history: Sequence[Consulted], evaluation: Evaluation) -> list[Consulted]:
-    return [
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What the ledger remembers of a comparison."""
+
+    same: Sequence[Consulted]
+    """Its evaluations (same candidate, incumbent and judge), the oldest first."""
+    spent: frozenset[str]
+    """Windows that do not count for it: they served another one first, or are older than what was trained."""
+    looks: int
+    """Looks at the candidate, in this comparison or in others."""
+
+    def countable(self, evaluation: Evaluation) -> set[str]:
+        return evaluation.differences.keys() - self.spent
+
+    @property
+    def ruled(self) -> list[Consulted]:
+        """Those with a ruling that stands. A promotion without a look is one of version 0.1.0, and does not."""
+        looked = any(one.decision is not None and one.decision.look is not None for one in self.same)
+        return [
+            one
+            for one in self.same
+            if one.decision is not None
+            and self.countable(one.evaluation)
+            and (looked or one.decision.ruling is not Ruling.PROMOTE)
+        ]
+
+
+async def _past_of(source: Any, evaluation: Evaluation) -> _Past:
+    model, candidate = evaluation.model, evaluation.candidate
+    history = await evaluations_of(source, model, candidate)
+    same = [
         one
         for one in history
         if one.evaluation.compared_with == evaluation.compared_with and one.evaluation.judge == evaluation.judge
     ]
-
-
-def _served_elsewhere(first: Mapping[str, FirstUse], same: Sequence[Consulted]) -> set[str]:
     own = {one.evaluation.evaluation_id for one in same}
-    return {window_id for window_id, use in first.items() if use.evaluation_id not in own}
+    first = await first_consulted(source, model)
+    # An evaluation reads later windows only; those of version 0.1.0 lay between trained ones.
+    trained = await last_trained(source, {model}, up_to=candidate.step)
+    seen = {window_id for one in (*same, Consulted(evaluation)) for window_id in one.evaluation.differences}
+    return _Past(
+        same=same,
+        spent=frozenset(
+            window_id
+            for window_id in seen
+            if (window_id in first and first[window_id].evaluation_id not in own)
+            or (trained is not None and start_of(window_id) < trained)
+        ),
+        looks=sum(one.decision is not None and one.decision.look is not None for one in history),
+    )
 
 
 def _standing(last: Consulted) -> GateDecision:

@@ -19,6 +19,7 @@ from data_bridge.quality import Rules
 from data_bridge.window_ids import GRACE, end_of, last_closed_windows, start_of, window_of, windows_from
 from trainer.config.derived import window_rules
 from trainer.judge.open import measured_by
+from trainer.ledger.evaluations import last_trained
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
 from trainer.plan.plan import look_ahead, survey_log
@@ -69,8 +70,7 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
         await session.ledger.note(run.run_id, run.loop)
         await _play_and_train(session, run, run.loop)
         if session.settings.windows.held_out_share > 0:
-            after = end_of(run.loop.days[-1].last_window, 1) + session.settings.windows.embargo
-            run.now = await play_for_evaluation(session, after)
+            run.now = await play_for_evaluation(session, await _end_of_training(session, run.loop))
         result = await then(run)
     return run, result
 
@@ -95,6 +95,13 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
             session.view.say(_sentence(loop.days[-1], settings.run.iterations))
     if run.progress.steps == 0 and silent is not None:
         raise silent
+
+
+async def _end_of_training(session: Session, loop: LoopState) -> datetime:
+    """When the hours that decide may begin. A run that was killed within a day has trained more than whole days."""
+    ends = [end_of(day.last_window, 1) for day in loop.days]
+    trained = await last_trained(session.database.pool, {session.settings.model.model})
+    return max([*ends, *([] if trained is None else [trained])]) + session.settings.windows.embargo
 
 
 async def play_for_evaluation(session: Session, start: datetime | None = None) -> datetime:

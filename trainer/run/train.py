@@ -27,6 +27,7 @@ from trainer.run.closed_loop import play_for_evaluation, train_in_closed_loop
 from trainer.run.session import Session, fingerprint
 from trainer.run.shutdown import stop_on_signal, unless_stopped
 from trainer.run.training_run import TrainingRun, open_run
+from trainer.statistics.gain import MIN_WINDOWS_TO_RULE
 from trainer.train.backends.choose import open_backend
 from trainer.train.backends.forks import Forks, start_step_of
 from trainer.train.settle import mend, needs_mending
@@ -72,7 +73,7 @@ async def train(
                 if simulated:
                     return await train_in_closed_loop(session, evaluated)
                 plan = plan or await plan_log(settings, database, ledger)
-                _say_plan(session.view, plan)
+                _say_plan(session.view, plan, settings)
                 return await train_on_log(session, plan, evaluated)
 
 
@@ -121,7 +122,7 @@ def trainee_of(settings: TrainSettings) -> CpuTrainee:
     )
 
 
-def _say_plan(view: View, plan: LogPlan) -> None:
+def _say_plan(view: View, plan: LogPlan, settings: TrainSettings) -> None:
     outlook = plan.outlook
     if plan.unfinished is not None:
         view.say(f"Resuming run {plan.unfinished.run_id} ({plan.unfinished.state.value}).")
@@ -134,6 +135,12 @@ def _say_plan(view: View, plan: LogPlan) -> None:
         + (f"; an earlier run left out {before}." if before else ".")
     )
     view.say(f"Judge: {plan.cost}.")
+    if plan.unfinished is None and settings.windows.held_out_share > 0 and outlook.held_out < MIN_WINDOWS_TO_RULE:
+        view.say(
+            f"warning: {counted(outlook.held_out, 'window')} kept for the gate, which needs {MIN_WINDOWS_TO_RULE} to "
+            "decide: the result cannot be promoted before that many have come after its training "
+            "(`evaluate.py`, then `promote.py`); a longer --lookback may have enough."
+        )
     unmeasured = outlook.excluded.get(Reason.NO_PNL, 0)
     if unmeasured:
         view.say(
@@ -213,6 +220,7 @@ def summary_of(plan: LogPlan) -> dict[str, object]:
     outlook, cost = plan.outlook, plan.cost
     return {
         "windows": len(outlook.windows),
+        "evaluation_windows": outlook.held_out,
         "groups": outlook.groups,
         "trajectories": outlook.trajectories,
         "dropout_rate": outlook.plan.dropout_rate,

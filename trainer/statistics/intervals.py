@@ -71,8 +71,9 @@ def effective_windows(values: Floats, count: int | None = None) -> float:
     count = values.size if count is None else count
     around = values - values.mean()
     total = float(around @ around)
-    rounding = values.size * (_ROUNDING * max(1.0, abs(float(values.mean())))) ** 2
-    neighbours = float(around[1:] @ around[:-1]) / total if total > rounding else 0.0
+    # Equal windows differ by rounding errors, which are all alike: that is no correlation.
+    varies = float(np.ptp(values)) > _ROUNDING * max(1.0, float(np.abs(values).max()))
+    neighbours = float(around[1:] @ around[:-1]) / total if varies else 0.0
     corrected = neighbours + (1 + 3 * min(max(neighbours, 0.0), 1.0)) / max(values.size, 1)
     correlation = min(max(corrected, 0.0), _MAX_CORRELATION)
     return max(_MIN_EFFECTIVE, count * (1 - correlation) / (1 + correlation))

@@ -37,7 +37,7 @@ from trainer.world.questions import COLUMNS, Question, questions
 
 SAMPLES = 2
 """Replies to a question at the agents' temperature."""
-SHARES = {TRAINED_WORDS: 4, UNSEEN_WORDS: 1, UNSEEN_TICKERS: 2}
+SHARES = {TRAINED_WORDS: 8, UNSEEN_WORDS: 1, UNSEEN_TICKERS: 2}
 """A column gets one in so many of the questions: trained words decide nothing, validity needs fewer than direction."""
 
 _ASKED_TOGETHER = 20
@@ -57,24 +57,27 @@ class Mark:
 
 
 async def ask(model: ChatModel, asked: Sequence[Question], temperature: float, samples: int, seed: int = 0) -> Replies:
-    """The replies of ``model``, some questions at a time."""
-    replies: dict[str, list[str]] = {}
-    for together in _sharing_examples(asked):
-        part = await asyncio.gather(
-            *(
-                model.chat(
-                    question.messages,
-                    n=samples,
-                    temperature=temperature,
-                    max_tokens=MAX_REPLY_TOKENS,
-                    seed=bits(seed, question.headline) % 2**31,
-                )
-                for question in together
-            )
+    """The replies of ``model`` at one temperature."""
+    [replies] = await ask_at(model, asked, {temperature: samples}, seed)
+    return replies
+
+
+async def ask_at(
+    model: ChatModel, asked: Sequence[Question], samples: Mapping[float, int], seed: int = 0
+) -> list[Replies]:
+    """The replies at each temperature, so many each, some questions at a time and all temperatures together."""
+    found: dict[tuple[float, str], list[str]] = {}
+
+    async def one(question: Question, temperature: float, number: int) -> None:
+        key = bits(seed, question.headline) % 2**31
+        completions = await model.chat(
+            question.messages, n=number, temperature=temperature, max_tokens=MAX_REPLY_TOKENS, seed=key
         )
-        for question, completions in zip(together, part, strict=True):
-            replies[question.headline] = [completion.text for completion in completions]
-    return [replies[question.headline] for question in asked]
+        found[temperature, question.headline] = [completion.text for completion in completions]
+
+    for together in _sharing_examples(asked):
+        await asyncio.gather(*(one(question, *kind) for question in together for kind in samples.items()))
+    return [[found[temperature, question.headline] for question in asked] for temperature in samples]
 
 
 def _sharing_examples(asked: Sequence[Question]) -> Iterator[list[Question]]:
@@ -137,8 +140,9 @@ async def reading_test(
             (models[Role.CANDIDATE], Reader.CANDIDATE_GREEDY, Reader.CANDIDATE),
             (base, Reader.BASE_GREEDY, Reader.BASE),
         ):
-            both = await asyncio.gather(ask(model, own, 0.0, 1), ask(model, own, temperature, SAMPLES))
-            marks[greedy, column], marks[sampled, column] = (marked(own, replies) for replies in both)
+            heats = {0.0: 1} | ({temperature: SAMPLES} if temperature > 0 else {})
+            replies = await ask_at(model, own, heats)
+            marks[greedy, column], marks[sampled, column] = marked(own, replies[0]), marked(own, replies[-1])
         marks[Reader.RANDOM, column] = marked(own, at_random(own))
         marks[Reader.SCRIPT, column] = marked(own, as_read(own))
     say(f"reading test: {DAYS_AFTER}")

@@ -302,7 +302,7 @@ async def test_the_commands_evaluate_promote_list_and_roll_back(
     assert "Gain over the stronger base (greedy) on 8 questions with unseen words: +0.00" in out
     assert "the days after (" in out
     assert await _run(promote_command.main, "1", *flags) == 5
-    assert "is not promoted (undecided): all its windows have served another evaluation" in capfd.readouterr().err
+    assert "is not promoted (undecided): its windows served another evaluation" in capfd.readouterr().err
     assert await _run(promote_command.main, "1", *flags, "--force") == 2
     assert "--force needs --reason" in capfd.readouterr().err
     assert await _run(promote_command.main, "1", *flags, "--force", "--reason", "an experiment") == 0

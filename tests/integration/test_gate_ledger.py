@@ -17,7 +17,7 @@ from tests.builders_evaluation import make_checkpoint, make_evaluation
 from tests.builders_promotion import insert_checkpoint
 from trainer.config.training import GateSettings
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling, WindowFigures
-from trainer.ledger.evaluations import keep_ruling, save, spent_in_a_year
+from trainer.ledger.evaluations import keep_ruling, latest_evaluation, save, spent_in_a_year
 from trainer.promote.ruling import rule_on, standing_ruling
 from trainer.statistics.gain import SHARE_OF_REST, YEARLY_BUDGET
 
@@ -214,3 +214,19 @@ async def test_an_evaluation_between_trained_hours_decides_nothing(database: Dat
     again = await ruled(database, evaluated(0.9, WINDOWS[:25], number=1))
     assert again.ruling is Ruling.UNDECIDED
     assert "only 4 evaluation windows" in again.sentence, "those after hour 20"
+
+
+async def test_a_checkpoint_that_was_lost_and_trained_again_does_not_inherit_its_namesakes_rulings(
+    database: Database,
+) -> None:
+    await insert_checkpoint(database, 1, windows=[])
+    passed = evaluated(0.3)
+    assert (await ruled(database, passed)).ruling is Ruling.PROMOTE
+    await database.pool.execute("DELETE FROM hindsight.checkpoints")
+    await database.pool.execute("DELETE FROM hindsight.batches")
+    await insert_checkpoint(database, 1, windows=[])
+    assert await latest_evaluation(database, "hindsight", 1) is None
+    assert await standing_ruling(database, passed, LIMITS) is None
+    decision = await ruled(database, evaluated(0.3, number=1))
+    assert decision.ruling is Ruling.UNDECIDED
+    assert "its windows served another evaluation" in decision.sentence

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -186,7 +185,7 @@ async def test_the_page_says_how_often_and_for_what_a_window_was_consulted(
     assert page.count("Consulted 1 time: hindsight@step2 (promote).") == len(HELD_OUT)
     looked = replace(make_evaluation(1), windows=(WindowFigures(HELD_OUT[0], {}, {}),))
     await save(database, looked)
-    assert "Consulted 2 times: hindsight@step1, hindsight@step2 (promote)." in render(await gather(database, RUN))
+    assert "Consulted 2 times: hindsight@step2 (promote), hindsight@step1." in render(await gather(database, RUN))
 
 
 async def test_text_of_agents_and_judges_stays_text(database: Database, tmp_path: Path) -> None:
@@ -198,8 +197,8 @@ async def test_text_of_agents_and_judges_stays_text(database: Database, tmp_path
 
 
 async def _compare_by_hand(database: Database, step: int, evaluation_id: str = "by-hand") -> Evaluation:
-    """Later than everything else."""
-    by_hand = replace(make_evaluation(step, evaluation_id=evaluation_id), created_at=datetime(2099, 1, 1, tzinfo=UTC))
+    """Stored later than everything else."""
+    by_hand = make_evaluation(step, evaluation_id=evaluation_id)
     await save(database, by_hand)
     return by_hand
 

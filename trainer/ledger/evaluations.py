@@ -43,6 +43,13 @@ async def one_ruling_at_a_time(database: Database, model: str) -> AsyncIterator[
         yield connection
 
 
+_OF_THIS_CHECKPOINT = (
+    " AND created_at >= coalesce((SELECT c.created_at FROM hindsight.checkpoints c"
+    " WHERE c.model = evaluations.model AND c.step = evaluations.candidate_step), '-infinity')"
+)
+"""Not of one with the same step that was lost, after which the step was trained again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Consulted:
     """A stored evaluation, and the gate's ruling on it if there was one."""
@@ -57,7 +64,7 @@ async def evaluations_of(source: Any, model: str, candidate: Release) -> list[Co
     rows = await source.fetch(
         "SELECT report::text AS report, ruling, reasons, look, harm_chance, expected_gain, ruled_at"
         " FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2 AND prompt_version = $3"
-        " AND lessons_policy = $4 ORDER BY created_at, evaluation_id",
+        f" AND lessons_policy = $4 {_OF_THIS_CHECKPOINT} ORDER BY created_at, evaluation_id",
         *(model, candidate.step, candidate.prompt_version, candidate.lessons_policy),
     )
     return [Consulted(from_json(row["report"]), _decision_of(row), row["ruled_at"]) for row in rows]
@@ -98,7 +105,7 @@ async def latest_evaluation(
     text = await database.pool.fetchval(
         "SELECT report::text FROM hindsight.evaluations WHERE model = $1 AND candidate_step = $2"
         " AND ($3::int IS NULL OR (incumbent_step = $3"
-        "   AND coalesce(report -> 'incumbent' ->> 'model', model) = model))"
+        f"   AND coalesce(report -> 'incumbent' ->> 'model', model) = model)) {_OF_THIS_CHECKPOINT}"
         " ORDER BY created_at DESC LIMIT 1",
         *(model, step, against),
     )
@@ -166,7 +173,7 @@ async def is_undecided(database: Database, model: str) -> bool:
     """Whether the last ruling on the newest checkpoint of ``model`` was undecided."""
     ruling = await database.pool.fetchval(
         "SELECT ruling FROM hindsight.evaluations WHERE model = $1 AND ruling IS NOT NULL"
-        " AND candidate_step = (SELECT max(step) FROM hindsight.checkpoints WHERE model = $1)"
+        f" AND candidate_step = (SELECT max(step) FROM hindsight.checkpoints WHERE model = $1) {_OF_THIS_CHECKPOINT}"
         " ORDER BY ruled_at DESC LIMIT 1",
         model,
     )
@@ -190,7 +197,7 @@ async def way_back(database: Database, model: str, newest: int, max_undecided: i
     rows = await database.pool.fetch(
         "SELECT DISTINCT ON (candidate_step) candidate_step, ruling, reasons[1] AS reason FROM hindsight.evaluations"
         " WHERE model = $1 AND ruling IS NOT NULL AND candidate_step >= (SELECT coalesce(max(step), 0)"
-        "   FROM hindsight.checkpoints WHERE model = $1 AND parent_step < step - 1)"
+        f"   FROM hindsight.checkpoints WHERE model = $1 AND parent_step < step - 1) {_OF_THIS_CHECKPOINT}"
         " ORDER BY candidate_step DESC, ruled_at DESC LIMIT $2",
         *(model, max(1, max_undecided)),
     )

@@ -84,17 +84,14 @@ def test_soundness_cannot_be_told_from_profit_wealth_or_side(seed: int, agents: 
     shares = material.shares
     assert shares.decisions == GROUPS * agents >= MIN_DECISIONS
     assert (shares.sound_that_lost, shares.careless_that_won) == (0.5, 0.5)
-    sides = [
-        (material.sound[one.trajectory_id], one.actions[0].kind)
-        for group in material.groups
-        for one in group.trajectories
-    ]
+    members = [one for group in material.groups for one in group.trajectories]
+    sides = [(material.sound[one.trajectory_id], one.actions[0].kind) for one in members]
     assert {sides.count((sound, "BUY")) - sides.count((sound, "SELL")) for sound in (True, False)} == {0}
     for group in material.groups:
         sound = {one.starting_balance for one in group.trajectories if material.sound[one.trajectory_id]}
         careless = {one.starting_balance for one in group.trajectories if not material.sound[one.trajectory_id]}
         assert sound == careless if agents % 2 == 0 else len(sound ^ careless) == 1
-    balances = {one.starting_balance for group in material.groups for one in group.trajectories}
+    balances = {one.starting_balance for one in members}
     assert len(balances) >= GROUPS * (agents // 2), "fresh ones every hour"
 
 

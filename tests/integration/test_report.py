@@ -91,7 +91,7 @@ async def test_judge_agreement_certificate_and_code_are_known(database: Database
     facts = await gather(database, RUN)
     assert facts.judge == JUDGE
     assert facts.certificate is not None
-    assert (facts.certificate.passed, facts.certificate.lines[0].name) == (True, "order flips")
+    assert (facts.certificate.passed, facts.certificate.lines[0].name) == (True, "order")
     assert facts.agreement is not None
     assert facts.agreement.flip_share == pytest.approx(1 / 3)  # of three pairs in each group, one changes places
     assert facts.agreement.mean_difference == pytest.approx(0.2)

@@ -93,13 +93,10 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
 
     identity = identity_of(settings.judge)
     certificate = await find(database, identity)
-    if certificate is not None and certificate.passed:
+    fault = "has no certificate" if certificate is None else certificate.fault
+    if certificate is not None and fault is None:
         view.say(f"The judge {identity.judge} passed its certification on {certificate.created_at:%Y-%m-%d}.")
         return
-    if certificate is None:
-        fault = "has no certificate"
-    else:
-        fault = "failed its certification on " + ", ".join(line.name for line in certificate.lines if not line.passed)
     if settings.run.require_certified:
         raise ConfigurationError(
             f"--require-certified: the judge {identity.judge} {fault}; run scripts/certify_judge.py, or choose another."

@@ -89,11 +89,11 @@ class ExaminationSettings(Section):
     """Certification."""
 
     examined_groups: int = setting(
-        16, "Groups that the judge is examined on.", ge=4, flag="--groups", metavar="GROUPS", flag_only=True
+        36, "Simulated groups that the judge is examined on.", ge=4, flag="--groups", metavar="GROUPS", flag_only=True
     )
     group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
     own_windows: bool = setting(
-        False, "Examine on your own windows as well as on the simulated market.", flag_only=True
+        False, "Examine on twelve of your own windows as well as on the simulated market.", flag_only=True
     )
     fresh: bool = setting(False, "Ask everything again, also what this judge has answered before.", flag_only=True)
     seed: int = setting(0, "Seed of the simulated market.")

@@ -116,6 +116,10 @@ class StepLimitSettings(Section):
         ("entropy<0.01", "kl>5"),
         "Stop a collapsing run when a metric of a step crosses a threshold, e.g. entropy<0.01,kl>5.",
     )
+    undo_on: Names = setting(
+        ("answer_share>0.95",),
+        "Go back to the last step before a metric crossed a threshold, and on with smaller steps (CPU); off: never.",
+    )
 
 
 class TrainingSettings(CpuTrainingSettings, StepLimitSettings):
@@ -134,6 +138,8 @@ class TraineeSettings:
     training: ObjectiveSettings
     purposes: tuple[str, ...]
     min_spread: float
+    drawn: tuple[str, ...]
+    """Names under which our own exploration answers; see ``ConversionRules``."""
 
 
 @dataclass(frozen=True, slots=True)

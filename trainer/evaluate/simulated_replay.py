@@ -72,7 +72,7 @@ class NewsScript:
         script = ScriptedPolicy(skill=1.0)
         answers = [
             await script.answer(
-                Ask(moment.messages, moment.seen, False, DEFAULT_EXPLORATION, moment.limits, (seed, point.key, sample))
+                Ask(moment.messages, moment.seen, None, DEFAULT_EXPLORATION, moment.limits, (seed, point.key, sample))
             )
             for sample in range(samples)
         ]

@@ -22,6 +22,22 @@ from trainer.ledger.states import LASTING_REASONS, BatchState, WindowState, move
 from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedStep:
+    """One step of the model, as the ledger has it."""
+
+    step: int
+    parent: int
+    run_id: str
+    metrics: Mapping[str, Any]
+
+    @property
+    def played_by(self) -> int | None:
+        """The step whose replies it was mostly trained on."""
+        found = self.metrics.get("played_by_step")
+        return int(found) if isinstance(found, int | float) else None
+
+
 class BatchLedger:
     """The part of the ledger that makes a step happen once.
 
@@ -46,6 +62,16 @@ class BatchLedger:
     async def next_batch_number(self, run_id: str) -> int:
         query = "SELECT coalesce(max(number), 0) + 1 FROM hindsight.batches WHERE run_id = $1"
         return int(await self._pool.fetchval(query, run_id))
+
+    async def step_metrics(self, model: str, last: int) -> list[TrainedStep]:
+        """The model's last steps, in order."""
+        rows = await self._pool.fetch(
+            "SELECT c.step, coalesce(c.parent_step, c.step - 1) AS parent, b.run_id, b.metrics"
+            " FROM hindsight.checkpoints c JOIN hindsight.batches b USING (batch_id)"
+            " WHERE c.model = $1 ORDER BY c.step DESC LIMIT $2",
+            *(model, last),
+        )
+        return [TrainedStep(**{**row, "metrics": msgspec.json.decode(row["metrics"])}) for row in reversed(rows)]
 
     async def batch_prepared(self, lock: ModelLock, record: BatchRecord) -> None:
         """Store the batch before any part of it leaves this process."""

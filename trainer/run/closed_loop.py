@@ -28,7 +28,7 @@ from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.forks import start_step_of
 from trainer.types import NOTHING_PLANNED, abilities_of
-from trainer.world.agents import ChatPolicy, Exploration, model_cast
+from trainer.world.agents import ChatPolicy, Exploration, Exploring, model_cast
 from trainer.world.market import Market
 from trainer.world.play import Tally, play_windows
 
@@ -41,6 +41,10 @@ T = TypeVar("T")
 
 _ASKED_AT_ONCE = 64
 """Decisions sent to the model together; windows are requested in advance to reach this number."""
+
+
+EXPLORED = 0.5
+"""The share of agents that explore with ``--explore answers``: two of eight for each direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +179,17 @@ async def _play(session: Session, engine: Engine | None, day: Day, heading: str 
                 market,
                 cast,
                 window_ids,
-                exploration=Exploration(how=world.explore),
+                exploration=exploration_of(world.explore),
                 lookahead=len(window_ids),
                 on_window=tally.add,
             )
             logger.debug("day %d: %d windows played", day.number + 1, part.windows)
     return tally, checkpoint.name
+
+
+def exploration_of(how: Exploring) -> Exploration:
+    """With ``answers`` half of the agents, always: each offer as often as any other in every hour that is trained."""
+    return Exploration(EXPLORED, EXPLORED, how=how) if how == "answers" else Exploration(how=how)
 
 
 def _portions(window_ids: tuple[str, ...], size: int) -> list[tuple[str, ...]]:

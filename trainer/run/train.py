@@ -30,8 +30,11 @@ from trainer.run.training_run import TrainingRun, open_run
 from trainer.statistics.gain import MIN_WINDOWS_TO_RULE
 from trainer.train.backends.choose import open_backend
 from trainer.train.backends.forks import Forks, start_step_of
+from trainer.train.recovery import recover
 from trainer.train.settle import mend, needs_mending
+from trainer.train.thresholds import parse_thresholds
 from trainer.types import NOTHING_PLANNED
+from trainer.world.agents import EXPLORER
 
 T = TypeVar("T")
 
@@ -49,7 +52,10 @@ async def train(
             if not simulated and not is_held and not await needs_mending(ledger, settings.model.model):
                 plan = await plan_log(settings, database, ledger)
             async with open_backend(
-                trainee_of(settings), settings.backend, settings.promotion, settings.secrets.wandb_api_key
+                trainee_of(settings, simulated=simulated),
+                settings.backend,
+                settings.promotion,
+                settings.secrets.wandb_api_key,
             ) as backend:
                 for sentence in await mend(ledger, lock, backend, settings.training.stop_on):
                     view.say(sentence)
@@ -78,11 +84,13 @@ async def train(
 
 
 async def _go_back(session: Session) -> None:
-    """Start from what the agents use if the gate did not want the newest checkpoint; says so."""
+    """Start from what the agents use if the gate did not want the newest checkpoint, or before its collapse; says so."""
     settings, backend = session.settings, session.backend
     newest, model = await backend.current_step(), settings.model.model
     back = await way_back(session.database, model, newest, settings.run.max_undecided)
     if back is None:
+        undo_on = parse_thresholds(settings.training.undo_on, "--undo-on")
+        await recover(backend, session.ledger, model, None, undo_on, session.view)
         return
     if not isinstance(backend, Forks):
         session.view.say(f"warning: {back.reason}; the {backend.name} backend can only continue from it.")
@@ -108,8 +116,11 @@ async def _hold(
     return run, result
 
 
-def trainee_of(settings: TrainSettings) -> CpuTrainee:
-    """The settings that backends get; each backend reads its part."""
+def trainee_of(settings: TrainSettings, *, simulated: bool = False) -> CpuTrainee:
+    """The settings that backends get; each backend reads its part.
+
+    Only in the simulated market is an explorer known to be one: in a log anybody may write under that name.
+    """
     return CpuTrainee(
         settings.common.home,
         settings.backend.wandb_project,
@@ -117,6 +128,7 @@ def trainee_of(settings: TrainSettings) -> CpuTrainee:
         settings.training,
         settings.judge.purposes,
         settings.groups.min_spread,
+        (EXPLORER,) if simulated else (),
         settings.chance.seed,
         settings.model.threads,
     )

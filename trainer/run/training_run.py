@@ -114,6 +114,7 @@ class TrainingRun:
         )
         if not windows or trainer.has_enough_steps:
             return
+        await trainer.recover()
         failures = FailurePolicy(settings.judge.max_judge_failures)
         verdicts = VerdictStage(settings.groups, failures, self.run_id, session.ledger, self.progress)
         pipeline = Pipeline(

@@ -51,6 +51,7 @@ class CpuBackend:
         )
         self._store = store_of(trainee.home, trainee.model.model)
         self._model: art.TrainableModel | None = None
+        self._pace = 1.0
 
     async def open(self) -> int:
         trainee = self._trainee
@@ -73,6 +74,9 @@ class CpuBackend:
     async def start_from(self, step: int) -> None:
         await self._backend.start_from(step)
 
+    def slow_down(self, share: float) -> None:
+        self._pace = share
+
     def checkpoint(self, step: int) -> Checkpoint:
         model = self._trainee.model
         location = self._store.path(step) if step else model_directory(model.base_model, self._trainee.home)
@@ -90,7 +94,7 @@ class CpuBackend:
         result = await self._backend.train(
             self._model,
             prepared.groups,
-            learning_rate=settings.learning_rate,
+            learning_rate=settings.learning_rate * self._pace,
             loss=settings.loss,
             epsilon=settings.epsilon if settings.loss == "ppo" else None,
             epsilon_high=settings.epsilon_high,

@@ -19,6 +19,10 @@ class Forks(Protocol):
         """Let the next step start from checkpoint ``step`` (0: the base model)."""
         ...
 
+    def slow_down(self, share: float) -> None:
+        """From now on learn at this share of the learning rate."""
+        ...
+
 
 async def start_step_of(backend: TrainingBackend) -> int:
     """The step that the next one starts from."""

@@ -84,7 +84,7 @@ async def train(
 
 
 async def _go_back(session: Session) -> None:
-    """Start from what the agents use if the gate did not want the newest checkpoint, or before its collapse; says so."""
+    """Start from what the agents use if the gate did not want the newest step, or from before its collapse."""
     settings, backend = session.settings, session.backend
     newest, model = await backend.current_step(), settings.model.model
     back = await way_back(session.database, model, newest, settings.run.max_undecided)

@@ -77,7 +77,7 @@ class Ask:
     messages: Sequence[ChatMessage]
     seen: Observation
     turn: int | None
-    """Which of the offers, in an order that the decision's explorers share, it takes if it explores; None: it doesn't."""
+    """Which offer it takes if it explores, in an order that the decision's explorers share; None: it does not."""
     exploration: Exploration
     limits: TradingLimits
     key: tuple[object, ...]

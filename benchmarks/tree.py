@@ -253,15 +253,17 @@ def measure_way(folder: Path) -> list[str]:
         tokens = list(AutoTokenizer.from_pretrained(base).encode(f" {_MARKER}", add_special_tokens=False))
         here = ("--database-url", url, "--home", str(home))
         flags = (*here, "--base-model", str(base), "--threads", "1")
-        training = Way(row, tokens, lambda: any(home.glob("promoted/*.json")))
+        training = Way(row, tokens, lambda: any(home.glob("runs/*/summary.json")))  # then comes the report
         with _watching(training):
             told = ("--until", NOW.isoformat(), "--judge-base-url", judge.base_url)
             _run_script("train_mmo.py", *flags, *_FLAGS, *told, accepted=5)  # an equal model is not promoted
+        promoting = Way(row, tokens, lambda: any(home.glob("promoted/*.json")))
+        with _watching(promoting):
             _run_script("promote.py", "1", *here, "--force", "--reason", "to see the whole way")
         serving = Way(row, tokens)
         with _watching(serving):
             _serve_once(*flags)
-    return list(dict.fromkeys([*training.functions, *serving.functions]))
+    return list(dict.fromkeys([*training.functions, *promoting.functions, *serving.functions]))
 
 
 async def _plant(url: str) -> str:

@@ -21,7 +21,7 @@ from statistics import fmean
 from data_bridge.models import AgentTrajectory
 from trainer.types import JudgedGroup
 
-VALIDITY = 0.5
+VALIDITY = 0.3
 """What the step from an invalid reply to a valid one is worth, where scores go from 0 to 1. Less than the step from a
 wrong decision to a right one: a wrong decision must not be learnt for being valid."""
 

@@ -48,8 +48,7 @@ class ConversionRules:
     purposes: tuple[str, ...] = DECISIONS
     foreign: Literal["positive", "all", "none"] = "positive"
     drawn: Collection[str] = ()
-    """Names under which our own exploration answers: by chance, every offer as often, so that its bad replies teach
-    as much as its good ones. Trained both ways unless ``foreign`` is none."""
+    """Names under which our exploration answers, each offer as often: its bad replies teach as much as its good ones."""
     max_staleness: int = 4
 
 
@@ -176,9 +175,10 @@ def _plan(call: LLMCall, member: RewardedTrajectory, rules: ConversionRules) -> 
     """Where the tokens of ``call`` come from. Pure."""
     author = call.author
     planned = _Call(call, author, is_foreign=author.model != rules.trainee)
+    only_good = rules.foreign == "positive" and author.model not in rules.drawn
     if planned.is_foreign and rules.foreign == "none":
         planned.skip = _Skip(Reason.FOREIGN, f"written by {author.model or 'an unnamed model'}")
-    elif _only_if_good(planned, rules) and not member.is_above_mean:
+    elif planned.is_foreign and only_good and not member.is_above_mean:
         planned.skip = _Skip(Reason.FOREIGN_NEGATIVE, f"written by {author.model or 'an unnamed model'}")
     elif not call.response and not call.tool_calls and not call.completion_token_ids:
         planned.skip = _Skip(Reason.NO_TRAINABLE_TOKENS, "the call has no reply")
@@ -194,10 +194,6 @@ def _plan(call: LLMCall, member: RewardedTrajectory, rules: ConversionRules) -> 
             else:
                 planned.skip = _Skip(Reason.NO_TRAINABLE_TOKENS, "the call has no prompt")
     return planned
-
-
-def _only_if_good(planned: _Call, rules: ConversionRules) -> bool:
-    return planned.is_foreign and rules.foreign == "positive" and planned.author.model not in rules.drawn
 
 
 def _find_tokens(planned: _Call, rules: ConversionRules) -> None:

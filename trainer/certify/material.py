@@ -36,7 +36,7 @@ _BALANCES = 2_000.0, 50_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class OutcomeShares:
     """What profit says of soundness in simulated material: nothing, if both shares are a half."""
 
     decisions: int
@@ -64,7 +64,7 @@ class Material:
         return "" if self.name == "simulated" else " (own windows)"
 
     @property
-    def shares(self) -> Shares:
+    def shares(self) -> OutcomeShares:
         """Counted, not assumed."""
         won = {True: list[bool](), False: list[bool]()}
         for group in self.groups:
@@ -72,7 +72,7 @@ class Material:
                 if member.trajectory_id in self.sound:
                     won[self.sound[member.trajectory_id]].append((profit_of(member, group.outcomes) or 0.0) > 0)
         sound, careless = won[True], won[False]
-        return Shares(
+        return OutcomeShares(
             decisions=len(sound) + len(careless),
             sound_that_lost=1 - sum(sound) / max(1, len(sound)),
             careless_that_won=sum(careless) / max(1, len(careless)),

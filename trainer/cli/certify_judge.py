@@ -18,7 +18,7 @@ from trainer.progress import counted
 if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.certify.examine import Examined, Examiners
-    from trainer.certify.material import Material, Shares
+    from trainer.certify.material import Material, OutcomeShares
     from trainer.ledger.certificates import Line
     from trainer.types import Group, JudgeIdentity
 
@@ -148,7 +148,12 @@ async def _open(
 
 
 def _print_json(
-    identity: JudgeIdentity, lines: Sequence[Line], certificate: str, shares: Shares, calls: int, cost: float | None
+    identity: JudgeIdentity,
+    lines: Sequence[Line],
+    certificate: str,
+    shares: OutcomeShares,
+    calls: int,
+    cost: float | None,
 ) -> None:
     from trainer.ledger.certificates import EDITION, binding
 
@@ -170,7 +175,7 @@ def _print_json(
 
 
 def _print_table(
-    identity: JudgeIdentity, lines: Sequence[Line], shares: Shares, asked: str, cost: float | None
+    identity: JudgeIdentity, lines: Sequence[Line], shares: OutcomeShares, asked: str, cost: float | None
 ) -> None:
     from trainer.cli.tables import Column, show_heading, show_table
     from trainer.judge.open import describe

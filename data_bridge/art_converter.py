@@ -1,15 +1,13 @@
 """A judged group as ART trains it: each trained call in its own context, with the tokens that were sampled.
 
-ART skips a turn without log-probabilities silently, so every turn here either becomes a ``Choice`` with
-them or is left out with a reason. Nothing of what was known only afterwards is within reach of this module:
-it reads the calls of a trajectory and the score, and no other field.
+ART skips a turn without log-probabilities silently, so every turn here either becomes a ``Choice`` with them or is left
+out with a reason. Nothing of what was known only afterwards is within reach of this module: it reads the calls of a
+trajectory and the score, and no other field.
 
 Trained equals said: an agent writes its own log, so logged tokens are trained only if they say the logged reply
-(``ScoreRequest.tokens``). Where they say something else, the reply's text is tokenised and scored instead, since the
-text is what was judged.
+(``ScoreRequest.tokens``). Where they say something else, the text, which was judged, is tokenised and scored instead.
 
-A member that cannot be trained on stays in its group as a plain turn: it was judged together with the
-others, so its score belongs to the group's mean, and ART trains nothing of it.
+A member that cannot be trained stays in its group as a plain turn, since its score belongs to the group's mean.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class ConversionRules:
     purposes: tuple[str, ...] = DECISIONS
     foreign: Literal["positive", "all", "none"] = "positive"
     drawn: Collection[str] = ()
-    """Names under which our exploration answers, each offer as often: its bad replies teach as much as its good ones."""
+    """Names under which our exploration answers, each offer as often: its bad replies teach as well as its good."""
     max_staleness: int = 4
 
 

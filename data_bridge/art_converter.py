@@ -1,8 +1,7 @@
 """A judged group as ART trains it: each trained call in its own context, with the tokens that were sampled.
 
 ART skips a turn without log-probabilities silently, so every turn here either becomes a ``Choice`` with them or is left
-out with a reason. Nothing of what was known only afterwards is within reach of this module: it reads the calls of a
-trajectory and the score, and no other field.
+out with a reason. Of a trajectory only its calls and its score are read: nothing that was known only afterwards.
 
 Trained equals said: an agent writes its own log, so logged tokens are trained only if they say the logged reply
 (``ScoreRequest.tokens``). Where they say something else, the text, which was judged, is tokenised and scored instead.

@@ -125,7 +125,7 @@ class StepLimitSettings(Section):
 class TrainingSettings(CpuTrainingSettings, StepLimitSettings):
     """Training."""
 
-    groups_per_step: int = setting(9, "Groups in one gradient step.", ge=1, common=True)
+    groups_per_step: int = setting(12, "Groups in one gradient step.", ge=1, common=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class RunSettings(Section):
     iterations: int = setting(
         7, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
     )
-    windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
+    windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
     require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.", common=True)
     promote: bool = setting(True, "Promote the checkpoint if the gate says so.", common=True)
     max_undecided: int = setting(

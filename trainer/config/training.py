@@ -252,7 +252,7 @@ class RunSettings(Section):
     )
     resume: bool = setting(True, "Resume an interrupted run of this model.")
     iterations: int = setting(
-        7, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
+        6, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
     )
     windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
     require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.", common=True)

@@ -50,6 +50,13 @@ def test_a_window_that_was_consulted_is_not_kept_again_and_is_not_trained_before
     assert embargo == [*HOURS[32:35], *HOURS[50:60]]
 
 
+def test_hours_too_few_to_rule_do_not_hold_up_later_ones_that_have_served() -> None:
+    """The embargo of the last evaluation is left between what was trained and what has served."""
+    assert _split(40, consulted=HOURS[25:40], trained=set(HOURS[:22])) == ([], [])
+    evaluation, _ = _split(45, consulted=HOURS[25:40], trained=set(HOURS[:22]))
+    assert evaluation == list(HOURS[40:45])
+
+
 def test_what_decides_comes_after_what_is_trained_already_and_few_new_windows_are_kept_too() -> None:
     trained = set(HOURS[:42])
     assert _split(60, trained=trained) == (list(HOURS[45:60]), list(HOURS[42:45]))

@@ -60,6 +60,9 @@ def hold_out(
         (window for window in usable if window.window_id not in consulted and window.window_id > last),
         key=lambda window: window.window_id,
     )
+    if len(fresh) < MIN_WINDOWS_TO_RULE:  # too few to rule: they do not hold up later ones that have served
+        served = max((window.window_id for window in usable if window.window_id in consulted), default="")
+        fresh = [window for window in fresh if window.window_id > served]
     number = min(_number(len(usable) + len(trained), settings), len(fresh))
     if number == 0:
         return NOTHING_HELD_OUT

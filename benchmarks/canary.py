@@ -2,7 +2,7 @@
 
     python benchmarks/canary.py [--quick]
 
-Hourly windows, a tenth of them held out; four weeks of past; a window's noise of 0.25, good and bad hours of 0.1 for
+Hourly windows, a tenth of them not judged; four weeks of past; a window's noise of 0.25, good and bad hours of 0.1 for
 everybody. The rulings are those of ``trainer.promote.canary.decide``. Exits with 1 if a bar is missed: an equal model
 rolled back, or one that is worse by the margin finished, in more than 5 %; settled within 28 days in less than 80 %.
 """

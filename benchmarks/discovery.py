@@ -110,7 +110,7 @@ async def main(quick: bool) -> int:
 
 
 async def compare(database: Database, *, mixed: bool) -> float:
-    reader = WindowReader(database, Rules(now=NOW, held_out_share=0))
+    reader = WindowReader(database, Rules(now=NOW))
     since = (NOW - timedelta(days=7)).replace(tzinfo=None)
     query = _PLAIN.format(window=_MADE_OUT if mixed else _AS_STORED)
 

@@ -50,7 +50,7 @@ TIMES = 4
 MOST = 1.3
 """How much more than in proportion a stage may take; what sorts takes a little more."""
 NOISE = 0.01  # seconds: shorter times say nothing
-RULES = Rules(now=end_of(WINDOW, 1) + timedelta(hours=1), held_out_share=0.0)
+RULES = Rules(now=end_of(WINDOW, 1) + timedelta(hours=1))
 RUBRIC = load_rubric("trading")
 
 Case = Callable[[int], Callable[[], object]]

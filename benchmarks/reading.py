@@ -225,7 +225,7 @@ from data_bridge.reader import WindowReader
 from data_bridge.quality import Rules, check
 
 async def main(url, now, repeats):
-    rules = Rules(now=datetime.fromisoformat(now), held_out_share=0, lookback=timedelta(days=10))
+    rules = Rules(now=datetime.fromisoformat(now), lookback=timedelta(days=10))
     async with open_database(url, Path("/nonexistent")) as database:
         reader, peaks, rows = WindowReader(database, rules), [], 0
         refs = await reader.discover()
@@ -260,7 +260,7 @@ async def main(quick: bool) -> int:
             async with open_database(server.url(), Path(folder)) as database:
                 await apply(database.pool)
                 ids = await fill(database, windows)
-                rules = Rules(now=NOW, held_out_share=0, lookback=timedelta(days=10))
+                rules = Rules(now=NOW, lookback=timedelta(days=10))
                 rows = windows * AGENTS
                 times = await best_times(
                     {

@@ -1,15 +1,12 @@
 """A judged group as ART trains it: each trained call in its own context, with the tokens that were sampled.
 
-ART skips a turn without log-probabilities silently, so every turn here either becomes a ``Choice`` with
-them or is left out with a reason. Nothing of what was known only afterwards is within reach of this module:
-it reads the calls of a trajectory and the score, and no other field.
+ART skips a turn without log-probabilities silently, so every turn here either becomes a ``Choice`` with them or is left
+out with a reason. Of a trajectory only its calls and its score are read: nothing that was known only afterwards.
 
 Trained equals said: an agent writes its own log, so logged tokens are trained only if they say the logged reply
-(``ScoreRequest.tokens``). Where they say something else, the reply's text is tokenised and scored instead, since the
-text is what was judged.
+(``ScoreRequest.tokens``). Where they say something else, the text, which was judged, is tokenised and scored instead.
 
-A member that cannot be trained on stays in its group as a plain turn: it was judged together with the
-others, so its score belongs to the group's mean, and ART trains nothing of it.
+A member that cannot be trained stays in its group as a plain turn, since its score belongs to the group's mean.
 """
 
 from __future__ import annotations
@@ -47,6 +44,8 @@ class ConversionRules:
     policy_step: int = 0
     purposes: tuple[str, ...] = DECISIONS
     foreign: Literal["positive", "all", "none"] = "positive"
+    drawn: Collection[str] = ()
+    """Names under which our exploration answers, each offer as often: its bad replies teach as well as its good."""
     max_staleness: int = 4
 
 
@@ -173,9 +172,10 @@ def _plan(call: LLMCall, member: RewardedTrajectory, rules: ConversionRules) -> 
     """Where the tokens of ``call`` come from. Pure."""
     author = call.author
     planned = _Call(call, author, is_foreign=author.model != rules.trainee)
+    only_good = rules.foreign == "positive" and author.model not in rules.drawn
     if planned.is_foreign and rules.foreign == "none":
         planned.skip = _Skip(Reason.FOREIGN, f"written by {author.model or 'an unnamed model'}")
-    elif planned.is_foreign and rules.foreign == "positive" and not member.is_above_mean:
+    elif planned.is_foreign and only_good and not member.is_above_mean:
         planned.skip = _Skip(Reason.FOREIGN_NEGATIVE, f"written by {author.model or 'an unnamed model'}")
     elif not call.response and not call.tool_calls and not call.completion_token_ids:
         planned.skip = _Skip(Reason.NO_TRAINABLE_TOKENS, "the call has no reply")

@@ -18,7 +18,7 @@ import msgspec
 
 from data_bridge.database import Fetch
 from data_bridge.quality import Rules
-from data_bridge.window_ids import is_closed, is_held_out, normalise, window_of
+from data_bridge.window_ids import is_closed, normalise, window_of
 
 _MAX_BAD_IDS = 200  # distinct ids that name no hour; any more of them are ignored
 _ELIGIBLE = 'AND "isTrainingData" AND NOT "isEvaluation" AND NOT "usedInTraining"'
@@ -172,12 +172,7 @@ def _hours(first: datetime, last: datetime) -> list[datetime]:
 
 def is_eligible(ref: WindowRef, rules: Rules) -> bool:
     """Whether ``check`` may find usable rows in it. How long it is, its agents say once their rows are read."""
-    held_out = is_held_out(ref.window_id, rules.held_out_share)
-    return (
-        ref.agents >= rules.min_agents
-        and is_closed(ref.window_id, 1, rules.now)
-        and held_out == (rules.purpose == "evaluation")
-    )
+    return ref.agents >= rules.min_agents and is_closed(ref.window_id, 1, rules.now)
 
 
 def ref_of(window_id: str, seen: Sighting) -> WindowRef:

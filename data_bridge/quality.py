@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Literal
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes, Step, Window
 from data_bridge.stakes import contradiction
-from data_bridge.window_ids import end_of, is_closed, is_held_out
+from data_bridge.window_ids import end_of, is_closed
 
 
 class Reason(StrEnum):
@@ -38,7 +37,7 @@ class Reason(StrEnum):
     # the window
     WINDOW_OPEN = "window_open"
     HELD_OUT = "held_out"
-    NOT_HELD_OUT = "not_held_out"
+    EMBARGO = "embargo"
     OUTCOMES_MISSING = "outcomes_missing"
     OUTCOMES_PARTIAL = "outcomes_partial"
     TOO_FEW_AGENTS = "too_few_agents"
@@ -87,18 +86,13 @@ class CheckedWindow:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The conditions under which a window and its rows are used.
-
-    For ``evaluation`` only held-out windows are usable, for ``training`` only the others.
-    """
+    """The conditions under which a window and its rows are used."""
 
     min_agents: int = 3
     min_actions: int = 1
     max_bytes: int = 5_000_000
-    held_out_share: float = 0.1
     allow_partial_outcomes: bool = False
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    purpose: Literal["training", "evaluation"] = "training"
     lookback: timedelta = timedelta(days=7)
     """How far before ``now`` a window may start. The reader's discovery applies this; ``check`` does not."""
 
@@ -224,11 +218,6 @@ def leave_out_unmeasured(checked: CheckedWindow, rules: Rules, is_measured: Meas
 def _fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, str] | None:
     if not is_closed(window.window_id, window.hours, rules.now):
         return Reason.WINDOW_OPEN, f"ends at {end_of(window.window_id, window.hours):%Y-%m-%d %H:%M} UTC"
-    held_out = is_held_out(window.window_id, rules.held_out_share)
-    if held_out and rules.purpose == "training":
-        return Reason.HELD_OUT, "kept for evaluation"
-    if not held_out and rules.purpose == "evaluation":
-        return Reason.NOT_HELD_OUT, "a window for training"
     fault = fault_of_outcomes(window.outcomes)
     if fault is not None and not (fault[0] is Reason.OUTCOMES_PARTIAL and rules.allow_partial_outcomes):
         return fault

@@ -115,9 +115,8 @@ class WindowReader:
     async def discover(self, *, everything: bool = False) -> list[WindowRef]:
         """The windows that start within the lookback, oldest first.
 
-        Only those that can be eligible: over after an hour, on the right side of the held-out split, and with
-        ``min_agents`` agents whose rows are training data, not evaluation and not used yet. With ``everything``: every
-        window with a row.
+        Only those that can be eligible: over after an hour, and with ``min_agents`` agents whose rows are training
+        data, not evaluation and not used yet. With ``everything``: every window with a row.
         """
         rules = self.rules
         first = rules.now - rules.lookback

@@ -63,6 +63,11 @@ class WindowSummary:
         return Counter(exclusion.reason for exclusion in self.excluded)
 
     @property
+    def is_trained(self) -> bool:
+        """Whether rows of it were trained before, as the game's own flag says."""
+        return any(one.reason is Reason.ALREADY_USED for one in self.excluded)
+
+    @property
     def judge_tokens(self) -> int:
         return sum(one.judge_tokens for one in self.usable)
 
@@ -100,15 +105,18 @@ async def survey(
     purposes: Collection[str] = DECISIONS,
     *,
     is_measured: Measured | None = None,
+    is_wanted: Callable[[str], bool] | None = None,
     on_window: Callable[[int, int], None] | None = None,
 ) -> Survey:
     """Read and check every window of the lookback, eligible or not: every window is reported.
+
+    With ``is_wanted`` only windows with such an id.
 
     ``purposes`` selects the calls that are trained. With ``is_measured``, rows that the judge could not score are left
     out, before they are put into a group. ``on_window`` is called after each window with the number of
     windows done and the total.
     """
-    found = await reader.discover(everything=True)
+    found = [ref for ref in await reader.discover(everything=True) if is_wanted is None or is_wanted(ref.window_id)]
     summaries: list[WindowSummary] = []
     async with aclosing(reader.stream(found)) as windows:
         async for window in windows:

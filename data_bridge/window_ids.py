@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -58,12 +57,6 @@ def end_of(window_id: str, hours: int) -> datetime:
 
 def is_closed(window_id: str, hours: int, now: datetime) -> bool:
     return end_of(window_id, hours) + GRACE <= now
-
-
-def is_held_out(window_id: str, share: float = 0.1) -> bool:
-    """Whether this window is kept for evaluation. Permanent: its id alone decides it, never chance."""
-    digest = hashlib.blake2b(f"held-out:{window_id}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
 
 
 def windows_from(start: str, count: int) -> tuple[str, ...]:

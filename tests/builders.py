@@ -25,31 +25,22 @@ from data_bridge.models import (
     StockOutcome,
     Window,
 )
-from data_bridge.window_ids import is_held_out, start_of, window_of
+from data_bridge.window_ids import start_of, window_of
 
 Writer = Literal["recorder", "plugin"]
 
 NOW = datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
 """The moment at which the tests read; pass it on as ``--until`` or ``now``."""
 WINDOW = "2026-11-02T10:00"
-"""A closed window that is not held out."""
+"""A closed window."""
 
 _serial = count(1)
 
 
-def hours_before(now: datetime = NOW, *, number: int, held_out: bool | None = False) -> list[str]:
-    """The newest ``number`` closed one-hour windows before ``now``, oldest first.
-
-    Without held-out ones by default; only those with ``held_out=True``; all with None.
-    """
-    found: list[str] = []
-    start = now - timedelta(hours=2)
-    while len(found) < number:
-        window_id = window_of(start)
-        if held_out is None or is_held_out(window_id) == held_out:
-            found.append(window_id)
-        start -= timedelta(hours=1)
-    return found[::-1]
+def hours_before(now: datetime = NOW, *, number: int) -> list[str]:
+    """The newest ``number`` closed one-hour windows before ``now``, oldest first."""
+    newest = now - timedelta(hours=2)
+    return [window_of(newest - timedelta(hours=ago)) for ago in reversed(range(number))]
 
 
 # In memory

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.builders import hours_before
+from tests.builders import NOW, hours_before
 from trainer.evidence import (
     Comparison,
     Evaluation,
@@ -32,7 +32,7 @@ from trainer.ledger.states import PromotionKind, PromotionState
 from trainer.types import Checkpoint, JudgeIdentity
 
 MOMENT = datetime(2026, 11, 15, 3, tzinfo=UTC)
-HELD_OUT = hours_before(number=18, held_out=True)
+HELD_OUT = hours_before(NOW + timedelta(days=1), number=18)
 
 
 def interval(mean: float, half: float = 0.05) -> Interval:

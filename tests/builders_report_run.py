@@ -86,7 +86,7 @@ async def record_run(
     await keep(
         database,
         JUDGE,
-        [Line("order flips", 0.05, 0.1, True, "pairs that change places", 40)],
+        [Line("order", 0.05, 0.25, True, "how far the order moves scores", 12, -0.1, 0.2)],
         material="simulated",
         groups=20,
         calls=80,
@@ -163,7 +163,7 @@ async def _ship(database: Database, home: Path, words: str) -> Evaluation:
     )
     await save(database, measured)
     decision = GateDecision(Ruling.PROMOTE, (f"gain +0.300 is above the required +0.000, {words}",))
-    await keep_ruling(database, measured, decision)
+    await keep_ruling(database.pool, measured, decision)
     await publish(
         database,
         home,

@@ -6,7 +6,7 @@ them, and a report written a year later decodes them again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -21,6 +21,10 @@ class Role(StrEnum):
     CANDIDATE = "candidate"
     INCUMBENT = "incumbent"
     BASE = "base"
+    GREEDY = "greedy base"
+    """The untrained model at its best: most of what training seems to gain can be had by not sampling."""
+    RANDOM = "random valid"
+    """Always an action, picked at random: what validity alone is worth."""
     BASELINE = "baseline"
 
 
@@ -40,6 +44,9 @@ class PolicyFigures:
     """Replies that the safety guard stopped, where the market can be replayed."""
     reply_length: Interval
     """Characters."""
+    score_if_valid: Interval | None = None
+    """Score of the valid replies alone: the decision, apart from the form."""
+    pnl_if_valid: Interval | None = None
     kl_from_base: float | None = None
     """Mean per token of its own replies here; only for the candidate, and only if it runs on this machine."""
 
@@ -58,6 +65,8 @@ class Comparison:
     length_ratio: float
     windows_needed: int | None
     """Windows needed to separate the score difference from the required gain; None if no number would be enough."""
+    point_noise: float | None = None
+    """Share of the variance between windows that comes from the choice of points within them; None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,83 @@ class WindowFigures:
     """Empty where the market cannot be replayed."""
 
 
+class Reader(StrEnum):
+    """Who takes the reading test. The agents' temperature is the default; greedy is a control."""
+
+    CANDIDATE = "candidate"
+    CANDIDATE_GREEDY = "candidate, greedy"
+    BASE = "base"
+    BASE_GREEDY = "base, greedy"
+    RANDOM = "random valid"
+    SCRIPT = "script that reads"
+
+
+TRAINED_WORDS, UNSEEN_WORDS, UNSEEN_TICKERS, DAYS_AFTER = QUESTION_COLUMNS = (
+    "trained words",
+    "unseen words",
+    "unseen tickers",
+    "the days after",
+)
+"""What is asked in the simulated market. The days after are the evaluation's own windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingFigures:
+    """One reader's answers to one column of questions. Intervals are over questions; None: nothing to divide by."""
+
+    reader: Reader
+    column: str
+    questions: int
+    valid: Interval | None
+    right_of_valid: Interval | None
+    """The decision apart from the form: how many of the valid replies take the direction that the news points to."""
+    both: Interval | None
+    """Valid and right, of all replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingTest:
+    """Questions with a known answer, asked of every model greedily and at the agents' temperature."""
+
+    temperature: float
+    figures: tuple[ReadingFigures, ...]
+    stronger_base: Reader
+    """The base model, greedy or not: whichever has more valid and right replies on the unseen words."""
+    gain: Interval
+    """Valid and right on the unseen words: candidate at the agents' temperature minus the stronger base, paired."""
+
+    def of(self, reader: Reader, column: str) -> ReadingFigures | None:
+        return next((one for one in self.figures if (one.reader, one.column) == (reader, column)), None)
+
+    @property
+    def headline(self) -> str:
+        """The one number that says what training was worth, with its control."""
+
+        def decided(reader: Reader) -> str:
+            figures = self.of(reader, UNSEEN_WORDS)
+            share = None if figures is None else figures.right_of_valid
+            return "unknown" if share is None else share.told()
+
+        base = "greedy" if self.stronger_base is Reader.BASE_GREEDY else f"at temperature {self.temperature:g}"
+        return (
+            f"Gain over the stronger base ({base}) on {self.gain.windows} questions with unseen words: "
+            f"{self.gain.told('+')} valid and right; direction of the valid replies {decided(Reader.CANDIDATE)}, "
+            f"the base's {decided(self.stronger_base)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """Validity where the candidate has the least practice, beside the base model's, at the agents' temperature."""
+
+    where: str
+    questions: int
+    candidate: float | None
+    base: float | None
+    """None if it could not be measured; then ``reason`` says why."""
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Candidate against incumbent (and others) on held-out windows: all the evidence the gate has."""
@@ -119,12 +205,27 @@ class Evaluation:
     judge_cost_usd: float
     seed: int
     created_at: datetime
+    reading: ReadingTest | None = None
+    """Only in the simulated market, where the right answer is known."""
+    narrowing: Narrowing | None = None
+    absent: dict[Role, str] = field(default_factory=dict)
+    """Contestants that could not take part, or not everywhere, and why."""
 
     def of(self, role: Role) -> PolicyFigures | None:
         return next((figures for figures in self.figures if figures.role == role), None)
 
     def against(self, role: Role) -> Comparison | None:
         return next((comparison for comparison in self.comparisons if comparison.against == role), None)
+
+    @property
+    def differences(self) -> dict[str, float]:
+        """Candidate minus incumbent in each window: what the gate decides on."""
+        sides = (Role.CANDIDATE, Role.INCUMBENT)
+        return {
+            window.window_id: window.scores[sides[0]] - window.scores[sides[1]]
+            for window in self.windows
+            if all(side in window.scores for side in sides)
+        }
 
     @property
     def compared_with(self) -> tuple[str, int]:
@@ -150,7 +251,10 @@ def from_json(text: str | bytes) -> Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over windows with its two-sided 95% interval. With too few windows the ends are None: unknown."""
+    """A mean over windows with its two-sided 95% interval. With too few windows the ends are None: unknown.
+
+    In a reading test the unit is the question, and ``windows`` counts questions.
+    """
 
     mean: float
     low: float | None
@@ -161,6 +265,11 @@ class Interval:
     def is_known(self) -> bool:
         return self.low is not None and self.high is not None
 
+    def told(self, sign: str = "") -> str:
+        """``0.62 [0.55, 0.70]``; only the mean if the ends are unknown."""
+        ends = f" [{self.low:{sign}.2f}, {self.high:{sign}.2f}]" if self.is_known else ""
+        return f"{self.mean:{sign}.2f}{ends}"
+
 
 class Ruling(StrEnum):
     PROMOTE = "promote"
@@ -169,9 +278,28 @@ class Ruling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What one look of the gate may risk. Looks are counted in the ledger, so that looking often buys nothing."""
+
+    number: int = 1
+    """1 for the first look at a candidate."""
+    harm_chance: float = 0.0
+    """The chance of missing harm that this look spends from the year's budget; 0 if nothing is left."""
+
+    @property
+    def level(self) -> float:
+        """The chance of taking no gain for one: 2.5 % at the first look, half as much at each further one."""
+        return 0.025 / float(2 ** (self.number - 1))
+
+
+@dataclass(frozen=True, slots=True)
 class GateDecision:
     ruling: Ruling
     reasons: tuple[str, ...]
+    expected_gain: float | None = None
+    """The gain to expect, corrected for having been selected; only for a promotion."""
+    look: Look | None = None
+    """The look that was spent; None if guards alone decided, or there were too few windows to look."""
 
     @property
     def sentence(self) -> str:

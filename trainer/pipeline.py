@@ -7,7 +7,7 @@
 ``Pipeline.run`` is one pass over planned windows: every arrow up to train is a bounded queue. Groups are
 judged concurrently but leave in the order of the plan, so that a run is repeatable. After a fault before training, the
 current step is finished and recorded before the run ends with that fault. ``evaluate`` and ``consider`` then compare
-the checkpoint on held-out windows, ask the gate, and publish it or not.
+the checkpoint on later windows, ask the gate, and publish it or not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from data_bridge.reader import WindowReader
 from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
 from trainer.evaluate.comparison import TrialPlan
-from trainer.evaluate.evaluation import evaluate_release, held_out_windows
+from trainer.evaluate.evaluation import evaluate_release, evaluation_windows
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
@@ -43,8 +43,8 @@ from trainer.ledger.runs import Ledger
 from trainer.plan.plan import assemble
 from trainer.progress import FailurePolicy, Progress, View
 from trainer.promote.canary import settle_canary
-from trainer.promote.gate import rule
 from trainer.promote.publish import IncumbentChanged, publish
+from trainer.promote.ruling import rule_on
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
 from trainer.types import (
@@ -283,9 +283,6 @@ def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
-# From a checkpoint to the agents
-
-
 async def evaluate(
     database: Database,
     settings: TrainSettings | EvaluateSettings,
@@ -294,11 +291,14 @@ async def evaluate(
     *,
     run_id: str | None,
     now: datetime | None = None,
+    say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
-    """Compare candidate, incumbent, base model and baseline on the held-out windows; the result is stored."""
-    trained = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
+    """Compare candidate, incumbent, base model and controls on later windows; the result is stored."""
     now = now or await clock(database, settings.windows.until)
-    windows = await held_out_windows(database, settings.evaluation, settings.windows, trained, now=now)
+    ruled_on = incumbent == await incumbent_of(database, candidate.model)
+    windows = await evaluation_windows(
+        database, settings.evaluation, settings.windows, candidate, incumbent, is_ruled_on=ruled_on, now=now
+    )
     plan = TrialPlan(
         points_per_window=settings.evaluation.eval_points,
         samples=settings.evaluation.eval_samples,
@@ -306,14 +306,14 @@ async def evaluate(
         min_gain=settings.gate.min_gain,
         failures=FailurePolicy(settings.judge.max_judge_failures),
         seed=settings.chance.seed,
+        questions=settings.evaluation.eval_questions,
     )
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
+    asked_for = run_id or f"evaluation of {candidate.name}"
     async with AsyncExitStack() as stack:
         models = await open_models(stack, access, await _asked(database, candidate, incumbent))
-        judge = await stack.enter_async_context(
-            open_judge(examiner, keys, database, run_id or f"evaluation of {candidate.name}")
-        )
+        judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         return await evaluate_release(
             database,
             plan,
@@ -325,15 +325,15 @@ async def evaluate(
             training_judge=identity_of(settings.judge).judge,
             windows=windows,
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
+            say=say,
         )
 
 
 async def _asked(database: Database, candidate: Release, incumbent: Release | None) -> dict[Role, Checkpoint]:
     """The models to ask. The base model replaces a missing incumbent, and is still asked only once."""
     base = await find_checkpoint(database, candidate.model, 0)
-    if incumbent is None:
-        return {Role.CANDIDATE: candidate, Role.INCUMBENT: base}
-    return {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent, Role.BASE: base}
+    asked: dict[Role, Checkpoint] = {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent or base}
+    return asked if incumbent is None else asked | {Role.BASE: base}
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,18 +368,18 @@ async def consider(
     *,
     run_id: str | None,
     now: datetime | None = None,
+    say: Callable[[str], None] = logger.info,
 ) -> Considered:
     """Evaluate ``candidate`` against what the agents use, and publish it if the gate and ``--promote`` say so.
 
     A canary that is still running is settled first, so that the incumbent is what the agents really keep. If the
     incumbent changes during the evaluation, nothing is decided: the evidence is about a release that is out of use.
     """
-    home, moment = settings.common.home, now or await clock(database, settings.windows.until)
-    await settle_canary(database, home, candidate.model, now=moment)
+    home, now = settings.common.home, now or await clock(database, settings.windows.until)
+    await settle_canary(database, home, candidate.model, now=now)
     incumbent = await incumbent_of(database, candidate.model)
-    evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now)
-    decision = rule(evaluation, settings.gate)
-    await keep_ruling(database, evaluation, decision)
+    evaluation = await evaluate(database, settings, candidate, incumbent, run_id=run_id, now=now, say=say)
+    decision = await rule_on(database, evaluation, settings.gate)
     logger.info("gate: %s for %s: %s", decision.ruling, candidate.name, decision.sentence)
     promotion = None
     if decision.ruling is Ruling.PROMOTE and settings.run.promote:
@@ -394,7 +394,7 @@ async def consider(
                 canary=settings.promotion.canary,
             )
         except IncumbentChanged:
-            changed = "the incumbent changed during the evaluation; evaluate again"
-            decision = GateDecision(Ruling.UNDECIDED, (changed,))
-            await keep_ruling(database, evaluation, decision)
+            changed = ("the incumbent changed during the evaluation; evaluate again",)
+            decision = replace(decision, ruling=Ruling.UNDECIDED, reasons=changed, expected_gain=None)
+            await keep_ruling(database.pool, evaluation, decision)
     return Considered(evaluation, decision, promotion)

@@ -296,6 +296,8 @@ class StepResult:
     checkpoint: Checkpoint
     trainable_tokens: int
     metrics: dict[str, float] = field(default_factory=dict)
+    parent_step: int | None = None
+    """The step it started from; None: the one before it."""
 
 
 @dataclass(frozen=True, slots=True)

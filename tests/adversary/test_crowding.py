@@ -39,7 +39,7 @@ from trainer.plan.plan import make_plan
 __all__ = ["call"]  # a fixture
 
 RUN = "20261102-123000-abcdef"
-RULES = Rules(now=NOW, held_out_share=0.0)
+RULES = Rules(now=NOW)
 HONEST = {"agent-1", "agent-2", "agent-3"}
 
 
@@ -167,7 +167,7 @@ async def test_rows_of_a_prompt_of_megabytes_take_little_memory(database: Databa
 
 async def test_large_rows_behind_small_ones_take_little_memory(database: Database, database_url: str) -> None:
     """Small windows, from which a reader could guess that the next ones are small too."""
-    windows = hours_before(number=90, held_out=None)
+    windows = hours_before(number=90)
     for window_id in windows:
         await insert_window(database.pool, window_id, agents=1, outcomes=False)
     _, before = memory_of(READS, database_url, WINDOW)

@@ -15,7 +15,7 @@ from tests.builders_evaluation import FixedPolicy
 from tests.fakes.chat_endpoint import ChatEndpoint, completion
 from tests.tiny_model import shared_tiny_model
 from tests.unit.test_blind_trial import ReadingJudge
-from trainer.evaluate.blind_trial import LoggedPolicy, ModelPolicy, _temperature, compare_policies
+from trainer.evaluate.blind_trial import LoggedPolicy, ModelPolicy, agents_temperature, compare_policies
 from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult
 from trainer.evaluate.decision_points import DecisionPoint
 from trainer.evidence import Role
@@ -128,6 +128,6 @@ def test_one_agents_many_calls_do_not_set_the_temperature(claimed: float) -> Non
     checked = window(*honest, make_call())
     loud = make_trajectory("loud", steps=[make_step(calls=[make_call(temperature=claimed)] * 50)])
     checked = CheckedWindow(checked.window, (*checked.usable[:2], loud), ())
-    assert _temperature([checked], TrialPlan()) == 0.7
+    assert agents_temperature([checked], TrialPlan()) == 0.7
     alone = CheckedWindow(checked.window, (loud,), ())
-    assert _temperature([alone], TrialPlan()) == (claimed if claimed == 1.9 else 1.0)
+    assert agents_temperature([alone], TrialPlan()) == (claimed if claimed == 1.9 else 1.0)

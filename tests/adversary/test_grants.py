@@ -100,7 +100,7 @@ async def test_every_command_works_with_the_role_that_is_documented_for_it_and_t
     await works("reader", "train_mmo", "--dry-run", *training)
     await is_refused("reader", "judge_windows", *judging)
     await works("judge", "judge_windows", *judging)
-    await works("judge", "certify_judge", "--judge", "outcome", "--groups", "4", codes=(0, 4))
+    await works("judge", "certify_judge", "--judge", "outcome", codes=(0, 4))
     await is_refused("judge", "judge_windows", *judging, "--write-back")
     await works("judge_writer", "judge_windows", *judging, "--write-back")
     await is_refused("judge_writer", "train_mmo", *training, "--no-promote")

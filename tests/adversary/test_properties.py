@@ -42,7 +42,7 @@ HONEST = ("ada", "ben", "cem")
 STAKE = {"ada": 10, "ben": 100, "cem": 300, "evil": 50}
 """In a stock that rose by a tenth: what each earned follows."""
 REWARDS = {"ada": 0.1, "ben": 0.65, "cem": 0.9, "evil": 0.7}
-RULES = Rules(now=end_of(WINDOW, 1) + timedelta(hours=1), held_out_share=0.0)
+RULES = Rules(now=end_of(WINDOW, 1) + timedelta(hours=1))
 RUBRIC = load_rubric("trading")
 MOST = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

@@ -33,7 +33,7 @@ from data_bridge.window_ids import end_of
 
 async def main(url, window):
     async with open_database(url, Path("unused")) as database:
-        rules = Rules(now=end_of(window, 1) + timedelta(hours=1), held_out_share=0.0)
+        rules = Rules(now=end_of(window, 1) + timedelta(hours=1))
         reader = WindowReader(database, rules)
         async for read in reader.stream(await reader.discover(everything=True)):
             checked = check(read, rules)

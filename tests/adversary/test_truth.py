@@ -31,7 +31,7 @@ from tests.builders import (
 )
 from tests.builders_judge import agent
 from trainer.certify.examine import Examiners, examine
-from trainer.certify.material import Material
+from trainer.certify.material import own
 from trainer.judge.outcome import OutcomeJudge
 from trainer.judge.prompt import fit, load_rubric
 from trainer.judge.view import view_of
@@ -201,9 +201,9 @@ async def test_who_cannot_be_measured_costs_only_itself(action: dict[str, Any]) 
 
 async def test_nor_does_it_stop_the_examination_of_the_judge() -> None:
     judge = OutcomeJudge()
-    material = Material("windows", (group_of(*HONEST, agent(5, parameters={"ticker": "GONE"})),), {})
+    material = own([group_of(*HONEST, agent(5, parameters={"ticker": "GONE"}))])
     asked = await examine(Examiners(judge, judge, judge), material)
-    assert [set(one) for one in asked.first_order] == [{member.trajectory_id for member in HONEST}]
+    assert [set(one) for one in asked.first.values()] == [{member.trajectory_id for member in HONEST}]
 
 
 async def test_a_group_in_which_nobody_can_be_measured_has_no_verdict() -> None:

@@ -6,13 +6,14 @@ import asyncio
 import json
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_bridge.database import Database
-from data_bridge.window_ids import end_of, is_held_out, windows_from
+from data_bridge.window_ids import end_of, start_of, windows_from
 from tests.tiny_model import tiny_model_directory
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.evaluations import leaked_windows
@@ -44,7 +45,7 @@ async def _told(name: str, *arguments: str, cwd: Path) -> dict[str, Any]:
 
 
 @pytest.mark.model
-async def test_rollback_during_a_training_run_that_never_touches_a_held_out_window(
+async def test_rollback_during_a_training_run_that_never_touches_the_windows_that_decide(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -90,8 +91,10 @@ async def test_rollback_during_a_training_run_that_never_touches_a_held_out_wind
     assert states[2] == "rolled_back"
     assert len(states) > 2
 
-    held_out = {window for window in WINDOWS if is_held_out(window)}
     used = {row[0] for row in await database.pool.fetch("SELECT DISTINCT window_id FROM hindsight.batch_trajectories")}
-    assert len(held_out) >= 3
-    assert used
-    assert await leaked_windows(database, 0.1) == used & held_out == set()
+    assert used <= set(WINDOWS[:45]), "without the newest quarter, and three hours before it"
+    [report] = await database.pool.fetch("SELECT report::text FROM hindsight.evaluations")
+    evaluated = {window["window_id"] for window in json.loads(report[0])["windows"]}
+    assert evaluated >= set(WINDOWS[48:])
+    assert start_of(min(evaluated)) >= end_of(max(used), 1) + timedelta(hours=3)
+    assert await leaked_windows(database) == set()

@@ -53,6 +53,7 @@ async def test_a_dry_run_tells_the_plan_and_the_cost_and_writes_nothing(
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert (plan["windows"], plan["groups"], plan["trajectories"] + plan["dropped"]) == (4, 8, 40)
+    assert plan["evaluation_windows"] == 0, "of so few windows none is kept for the gate"
     assert plan["dropped"] in (7, 8)  # a fifth of 40; one less where a small group must keep its minimum
     assert plan["judge_calls"] == 16
     assert plan["estimated_cost_usd"] > 0
@@ -168,6 +169,7 @@ async def test_a_damaged_checkpoint_is_set_aside_and_its_windows_are_trained_aga
     code, output = await command.run(*ON_LOG)
     assert code == 0, output
     assert len(command.checkpoints()) == 3
+    assert "0 windows kept for the gate, which needs 15 to decide" in output, "told before it trains"
     spoil(command.checkpoints()[-1])
 
     code, output = await command.run(*ON_LOG, "--min-windows", "1")

@@ -10,7 +10,10 @@ from tests.fakes.chat_endpoint import ChatEndpoint, completion
 
 
 class PolicyServer(ChatEndpoint):
-    """``with PolicyServer("BUY $COIN 20%") as server``; what it was asked is in ``server.requests``."""
+    """``with PolicyServer("BUY $TICKER 20%") as server``; what it was asked is in ``server.requests``.
+
+    ``$TICKER`` stands for the first word that it is shown, which is the hour's ticker.
+    """
 
     def __init__(self, reply: str, *, status: int = 200) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -26,10 +29,11 @@ class PolicyServer(ChatEndpoint):
             self.keys.add(str(headers.get("Authorization")))
         if self._status != 200:
             return self._status, {"error": {"message": "no"}}
+        reply = self._reply.replace("$TICKER", body["messages"][-1]["content"].split()[0])
         token = {"token": "token_id:5", "logprob": -0.5, "bytes": None, "top_logprobs": []}
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": self._reply},
+            "message": {"role": "assistant", "content": reply},
             "finish_reason": "stop",
             "logprobs": {"content": [token]},
         }

@@ -16,7 +16,7 @@ from tests.builders_evaluation import make_evaluation
 from tests.builders_training import good_and_bad_batch, make_trainee
 from tests.tiny_model import shared_tiny_model
 from trainer.config.training import GateSettings
-from trainer.evidence import Ruling, from_json, to_json
+from trainer.evidence import Look, Ruling, from_json, to_json
 from trainer.inference.base_model import Adapters, load_base, load_tokenizer, prompt_tokens
 from trainer.inference.divergence import SampledReplies, divergence_from_base, divergences, mean_divergence
 from trainer.promote.gate import decide, evidence_of
@@ -102,6 +102,6 @@ def test_a_broken_checkpoint_breaks_the_guard_also_after_it_was_kept(
     evaluation = make_evaluation()
     figures = tuple(replace(one, kl_from_base=measured) for one in evaluation.figures)
     kept = from_json(to_json(replace(evaluation, figures=figures)))
-    decision = decide(evidence_of(kept), GateSettings())
+    decision = decide(evidence_of(kept), GateSettings(), Look())
     assert decision.ruling is Ruling.REFUSE
     assert "KL from the base model" in decision.sentence

@@ -93,13 +93,17 @@ async def test_the_cost_is_estimated_before_anything_is_paid(database: Database,
 
 
 async def test_held_out_windows_are_judged_when_asked_for(database: Database, run: Run) -> None:
-    (held_out,) = hours_before(number=1, held_out=True)
-    await insert_window(database.pool, held_out)
-    assert (await run()).returncode == 3
-    for flags in (("--held-out",), ("--window", held_out)):
+    windows = hours_before(number=30)
+    for window_id in windows:
+        await insert_window(database.pool, window_id)
+    scores = "  3 scores from 0.25 to 1.00"
+    for flags, wanted in ((("--held-out",), windows[15:]), (("--window", windows[-1]), windows[-1:])):
         done = await run(*flags)
         assert done.returncode == 0, done.stderr
-        assert f"{held_out}  3 scores from 0.25 to 1.00" in done.stdout
+        assert sorted(re.findall(f"^(.*){scores}", done.stdout, re.MULTILINE)) == wanted
+    done = await run()
+    assert not any(f"{window_id}{scores}" in done.stdout for window_id in windows[15:])
+    assert f"{windows[0]}{scores}" in done.stdout
 
 
 async def test_nothing_is_written_into_the_game_unless_asked_for(database: Database, run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.models import MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
-from tests.builders import WINDOW, hours_before, insert_window, make_trajectory
+from tests.builders import NOW, WINDOW, hours_before, insert_window, make_trajectory
 from tests.builders_evaluation import make_evaluation
 from tests.builders_ledger import make_record
 from trainer.cli import lineage as lineage_command
@@ -126,28 +127,27 @@ async def test_all_the_way_back_ends_at_the_base_model(trained: Database) -> Non
 
 
 async def test_a_window_is_followed_to_what_it_trained_and_what_agents_use(trained: Database, tmp_path: Path) -> None:
-    story = await walk_forward(trained, f"{WINDOW}:00Z", 0.1)
+    story = await walk_forward(trained, f"{WINDOW}:00Z")
     [step] = story.trained
     assert (step.checkpoint.step, step.trajectories, step.later_steps, step.state) == (1, 3, 1, None)
     assert story.excluded == {"dropout": 1}
     point = Checkpoint("hindsight", 2, "tiny", "fake", "/checkpoints/0002")
     await publish(trained, tmp_path, point.as_release(), Serving("http://127.0.0.1:1/v1", point.name), reason="better")
-    [step] = (await walk_forward(trained, WINDOW, 0.1)).trained
+    [step] = (await walk_forward(trained, WINDOW)).trained
     assert step.state == "serving", "what agents use builds on it"
 
 
 async def test_a_held_out_window_trained_nothing_and_says_who_was_evaluated_on_it(trained: Database) -> None:
-    [held_out] = hours_before(number=1, held_out=True)
+    [held_out] = hours_before(NOW + timedelta(hours=4), number=1)
     await save(trained, replace(make_evaluation(2), windows=(WindowFigures(held_out, {}, {}),)))
-    story = await walk_forward(trained, held_out, 0.1)
-    assert story.held_out
+    story = await walk_forward(trained, held_out)
     assert story.trained == ()
     assert story.evaluated == ("hindsight@step2",)
 
 
 async def test_a_window_that_no_run_has_seen_is_said_so(database: Database) -> None:
     with pytest.raises(NotEnoughData, match="check_windows"):
-        await walk_forward(database, WINDOW, 0.1)
+        await walk_forward(database, WINDOW)
 
 
 async def test_the_command_tells_it_in_words_and_in_json(

@@ -105,23 +105,19 @@ async def test_outcomes_are_found_under_another_spelling_and_later_rows_correct(
 
 
 async def test_discovery_gives_only_windows_that_can_be_eligible(database: Database) -> None:
-    [held_out] = hours_before(number=1, held_out=True)
     [*_, used, evaluated, excluded, few, good] = hours_before(number=6)
     await insert_window(database.pool, used, usedInTraining=True)
     await insert_window(database.pool, evaluated, isEvaluation=True)
     await insert_window(database.pool, excluded, isTrainingData=False)
     await insert_window(database.pool, few, agents=2)
     await insert_window(database.pool, good)
-    await insert_window(database.pool, held_out)
     await insert_window(database.pool, "2026-11-02T12:00")  # open
     await insert_window(database.pool, "2026-10-01T12:00")  # before the lookback
     reader = WindowReader(database, RULES)
 
     assert [ref.window_id for ref in await reader.discover()] == [good]
     everything = {ref.window_id for ref in await reader.discover(everything=True)}
-    assert everything == {used, evaluated, excluded, few, good, held_out, "2026-11-02T12:00"}
-    for_evaluation = WindowReader(database, Rules(now=NOW, purpose="evaluation"))
-    assert [ref.window_id for ref in await for_evaluation.discover()] == [held_out]
+    assert everything == {used, evaluated, excluded, few, good, "2026-11-02T12:00"}
 
 
 async def test_a_longer_window_is_closed_only_after_its_last_hour(database: Database) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tests.builders_promotion import insert_run
 from tests.builders_report import HELD_OUT
 from tests.builders_report_run import HOSTILE, JUDGE, RUN, WINDOWS, RecordedRun, checkpoint, record_run
 from trainer.cli.report import main
-from trainer.evidence import Evaluation
+from trainer.evidence import Evaluation, WindowFigures
 from trainer.ledger.evaluations import save
 from trainer.ledger.read.run_facts import gather, newest_run
 from trainer.ledger.read.types import DayFacts
@@ -92,7 +91,7 @@ async def test_judge_agreement_certificate_and_code_are_known(database: Database
     facts = await gather(database, RUN)
     assert facts.judge == JUDGE
     assert facts.certificate is not None
-    assert (facts.certificate.passed, facts.certificate.lines[0].name) == (True, "order flips")
+    assert (facts.certificate.passed, facts.certificate.lines[0].name) == (True, "order")
     assert facts.agreement is not None
     assert facts.agreement.flip_share == pytest.approx(1 / 3)  # of three pairs in each group, one changes places
     assert facts.agreement.mean_difference == pytest.approx(0.2)
@@ -160,18 +159,16 @@ async def test_a_held_out_window_that_was_trained_is_shouted_about(database: Dat
     await record_run(database, tmp_path, also_trained=HELD_OUT[3])
     facts = await gather(database, RUN)
     assert facts.leaked_windows == (HELD_OUT[3],)
-    assert "Held-out windows were trained on" in render(facts)
+    assert "Evaluation windows were trained on" in render(facts)
 
 
 async def test_a_window_of_the_evaluation_that_another_run_trained_is_shouted_about(
     database: Database, recorded: RecordedRun
 ) -> None:
-    """Also where the share that is held out was changed in between: its id alone does not tell then."""
-    await database.pool.execute("UPDATE hindsight.runs SET settings = settings || '{\"held_out_share\": 0.0}'")
     await insert_run(database, run_id="earlier")
     await database.pool.execute(
-        "INSERT INTO hindsight.batches (batch_id, run_id, model, number, policy_step, state, groups, trainable_tokens)"
-        " VALUES ('early', 'earlier', 'hindsight', 1, 0, 'trained', '[]', 1)"
+        "INSERT INTO hindsight.batches (batch_id, run_id, model, number, policy_step, state, groups, trainable_tokens,"
+        " step) VALUES ('early', 'earlier', 'hindsight', 1, 0, 'trained', '[]', 1, 1)"
     )
     await database.pool.execute(
         "INSERT INTO hindsight.batch_trajectories (batch_id, trajectory_id, model, agent_id, window_id, group_id,"
@@ -179,6 +176,16 @@ async def test_a_window_of_the_evaluation_that_another_run_trained_is_shouted_ab
         HELD_OUT[0],
     )
     assert (await gather(database, RUN)).leaked_windows == (HELD_OUT[0],)
+
+
+async def test_the_page_says_how_often_and_for_what_a_window_was_consulted(
+    database: Database, recorded: RecordedRun
+) -> None:
+    page = render(await gather(database, RUN))
+    assert page.count("Consulted 1 time: hindsight@step2 (promote).") == len(HELD_OUT)
+    looked = replace(make_evaluation(1), windows=(WindowFigures(HELD_OUT[0], {}, {}),))
+    await save(database, looked)
+    assert "Consulted 2 times: hindsight@step2 (promote), hindsight@step1." in render(await gather(database, RUN))
 
 
 async def test_text_of_agents_and_judges_stays_text(database: Database, tmp_path: Path) -> None:
@@ -190,8 +197,8 @@ async def test_text_of_agents_and_judges_stays_text(database: Database, tmp_path
 
 
 async def _compare_by_hand(database: Database, step: int, evaluation_id: str = "by-hand") -> Evaluation:
-    """Later than everything else."""
-    by_hand = replace(make_evaluation(step, evaluation_id=evaluation_id), created_at=datetime(2099, 1, 1, tzinfo=UTC))
+    """Stored later than everything else."""
+    by_hand = make_evaluation(step, evaluation_id=evaluation_id)
     await save(database, by_hand)
     return by_hand
 

@@ -54,7 +54,7 @@ async def content(database: Database) -> dict[str, list[str]]:
 
 async def read(database: Database, windows: Sequence[str] = WINDOWS) -> list[CheckedWindow]:
     now = end_of(windows[-1], 1) + timedelta(hours=1)
-    rules = Rules(now=now, held_out_share=0.0, min_agents=2)
+    rules = Rules(now=now, min_agents=2)
     reader = WindowReader(database, rules)
     return [check(window, rules) async for window in reader.stream(await reader.discover(everything=True))]
 
@@ -323,7 +323,7 @@ async def test_an_endpoint_decides_with_its_key_and_its_tokens_are_kept(
 ) -> None:
     monkeypatch.setenv("POLICY_API_KEY", "policy-key-1234")
     argv = ["--database-url", database_url, "--home", str(tmp_path), "--start", WINDOWS[0], "--windows", "2"]
-    with PolicyServer("SELL $COIN 20%") as server:
+    with PolicyServer("SELL $TICKER 20%") as server:
         argv += ["--policy", server.base_url, "--policy-model", "tiny", "--agents", "3", "--json"]
         code, report, _ = await asyncio.to_thread(run, argv, capsys)
     assert code == 0

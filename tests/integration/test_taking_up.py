@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.errors import Interrupted, JudgeError, NotEnoughData
 from data_bridge.quality import Reason
-from tests.builders import hours_before, insert_window
+from tests.builders import NOW, hours_before, insert_window
 from tests.builders_run import World, break_judge
 from tests.fakes.training_backend import TOKENS_PER_CALL, FakeBackend
 from trainer.run.training_run import TrainingRun
@@ -96,7 +97,7 @@ async def test_the_summary_of_a_run_in_two_attempts_is_that_of_one(
 ) -> None:
     with pytest.raises(Interrupted):
         await world.train(FakeBackend(tmp_path), stop_after=4, groups_per_step=1)
-    window_of_the_evaluation = hours_before(number=1, held_out=True)[0]
+    window_of_the_evaluation = hours_before(NOW + timedelta(hours=4), number=1)[0]
     for window_id, cost in ((WINDOWS[0], 0.25), (WINDOWS[1], 0.5), (window_of_the_evaluation, 8.0)):
         await world.database.pool.execute(
             "INSERT INTO hindsight.judge_calls (run_id, verdict_key, order_number, window_id, group_id, judge,"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from data_bridge.models import AgentTrajectory, MarketOutcomes, StockOutcome
 from data_bridge.quality import Reason
 from tests.builders import make_action, make_outcomes, make_step, make_trajectory
 from tests.builders_judge import agent, make_group
-from trainer.certify.material import simulated
+from tests.builders_played import played_groups
 from trainer.judge.open import describe
 from trainer.judge.outcome import Assessment, OutcomeJudge, assess, scores
 from trainer.statistics.intervals import spearman
@@ -148,14 +149,14 @@ async def test_it_says_that_it_is_not_an_llm() -> None:
 
 async def skill_found(luck: float, agents: int, seed: int, windows: int = 100) -> float:
     """Rank correlation between the planted skill of the agents and their mean scores."""
-    material = await simulated(windows, agents, seed, luck)
+    groups, skill = await played_groups(windows, agents, seed, luck)
     heard: dict[str, list[float]] = defaultdict(list)
-    for group in material.groups:
+    for group in groups:
         by_trajectory = await judged(group)
         for trajectory in group.trajectories:
             heard[trajectory.agent_id].append(by_trajectory[trajectory.trajectory_id])
     agent_ids = sorted(heard)
-    found = spearman([material.skill[name] for name in agent_ids], [fmean(heard[name]) for name in agent_ids])
+    found = spearman([skill[name] for name in agent_ids], [fmean(heard[name]) for name in agent_ids])
     assert found is not None
     return found
 
@@ -165,6 +166,8 @@ async def test_it_ranks_planted_skill_over_a_hundred_windows(seed: int) -> None:
     assert await skill_found(luck=0.2, agents=8, seed=seed) >= 0.8
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-async def test_it_finds_nothing_where_there_is_only_luck(seed: int) -> None:
-    assert abs(await skill_found(luck=1.0, agents=30, seed=seed)) < 0.36  # two-sided 5 % for 30 agents
+async def test_it_finds_nothing_where_there_is_only_luck() -> None:
+    """Agents who follow the same news are lucky together, so one seed may find either sign; many average to nothing."""
+    found = [await skill_found(luck=1.0, agents=8, seed=seed, windows=20) for seed in range(24)]
+    assert abs(fmean(found)) < 2.6 * stdev(found) / math.sqrt(len(found))
+    assert min(found) < 0 < max(found)

@@ -15,7 +15,6 @@ from data_bridge.quality import CheckedWindow, Reason, Rules, check
 from tests.builders import (
     NOW,
     WINDOW,
-    hours_before,
     make_action,
     make_call,
     make_outcomes,
@@ -128,14 +127,6 @@ def test_an_open_window_waits_for_its_end_and_the_grace() -> None:
     assert check(window, Rules(now=NOW + timedelta(minutes=40))).usable
 
 
-def test_held_out_windows_are_for_evaluation_and_no_others_are() -> None:
-    [held_out] = hours_before(number=1, held_out=True)
-    evaluation = Rules(now=NOW, purpose="evaluation")
-    assert set(reasons_of(check(make_window(held_out), RULES)).values()) == {Reason.HELD_OUT}
-    assert check(make_window(held_out), evaluation).usable
-    assert set(reasons_of(check(make_window(WINDOW), evaluation)).values()) == {Reason.NOT_HELD_OUT}
-
-
 def test_too_few_usable_agents_cost_the_window_but_not_the_bad_rows_reasons() -> None:
     rows = [*make_window(agents=2).trajectories, make_trajectory("bad", is_evaluation=True)]
     checked = check(make_window(trajectories=rows), RULES)
@@ -150,7 +141,7 @@ def test_too_few_usable_agents_cost_the_window_but_not_the_bad_rows_reasons() ->
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 3)), max_size=12),
     st.sampled_from([MarketOutcomes(), MarketOutcomes((KNOWN, UNKNOWN)), make_outcomes()]),
-    st.sampled_from([WINDOW, "2026-11-02T12:00", *hours_before(number=1, held_out=True)]),
+    st.sampled_from([WINDOW, "2026-11-02T12:00"]),
 )
 def test_every_row_is_in_exactly_one_of_the_two_lists(
     rows: list[tuple[int, bool, bool, bool, int]], outcomes: MarketOutcomes, window_id: str

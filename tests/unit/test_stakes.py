@@ -135,7 +135,7 @@ async def test_no_row_of_the_simulated_market_contradicts_its_prices(stage: Stag
 async def test_the_offline_judge_sees_the_planted_skill_on_every_stage(stage: StageName, decisions: int) -> None:
     market = Market(seed=7, luck=0.2, stage=stage, decisions=decisions)
     heard: dict[str, list[float]] = defaultdict(list)
-    async for hour in played(market, agents=8, windows=60):
+    async for hour in played(market, agents=8, windows=200):
         closing = hour.tape.closing
         members = tuple(row_of(life, hour) for life in hour.agents)
         group = Group("group", hour.hour.window_id, members, outcomes_of(hour.hour, closing, closing))

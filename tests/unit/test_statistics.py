@@ -1,4 +1,4 @@
-"""Intervals over windows: right on known cases, careful where the plain bootstrap is not."""
+"""Intervals over windows: right on known cases, careful where hours are related."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from trainer.statistics.intervals import (
     SHARE,
     Floats,
     by_window,
+    effective_windows,
     mean_interval,
     spearman,
     student_quantile,
@@ -34,16 +35,20 @@ def _ends(interval: Interval) -> tuple[float, float]:
 
 @given(st.lists(finite, min_size=MIN_WINDOWS, max_size=40))
 def test_an_interval_is_finite_and_holds_its_mean(values: list[float]) -> None:
-    interval = mean_interval(values, resamples=200)
+    interval = mean_interval(values)
     low, high = _ends(interval)
     assert low <= interval.mean <= high
     assert math.isfinite(low)
     assert math.isfinite(high)
 
 
-def test_the_same_numbers_and_seed_give_the_same_interval() -> None:
-    values = np.random.default_rng(3).normal(size=20)
-    assert mean_interval(values, seed=5) == mean_interval(values, seed=5)
+def test_neighbouring_hours_that_are_related_count_for_fewer() -> None:
+    independent = np.random.default_rng(3).normal(size=400)
+    related = np.repeat(independent[:100], 4)
+    assert effective_windows(independent) > 300
+    assert effective_windows(related) == pytest.approx(400 * 0.25 / 1.75, rel=0.2)
+    (low, high), (wide_low, wide_high) = _ends(mean_interval(independent)), _ends(mean_interval(related))
+    assert wide_high - wide_low > 1.7 * (high - low)
 
 
 def test_too_few_windows_have_a_mean_but_no_interval() -> None:
@@ -87,7 +92,7 @@ def test_95_percent_intervals_cover_the_truth(shape: str) -> None:
         "sparse": lambda: random.choice([-1.0, 0.0, 1.0], 20, p=[0.1, 0.8, 0.1]),
         "skewed": lambda: random.exponential(size=20) - 1,
     }
-    intervals = [_ends(mean_interval(shapes[shape](), seed=trial, resamples=500)) for trial in range(400)]
+    intervals = [_ends(mean_interval(shapes[shape]())) for _ in range(400)]
     missed = sum(not (low <= 0 <= high) for low, high in intervals)
     assert missed <= 0.09 * len(intervals)
 
@@ -98,7 +103,7 @@ def test_windows_needed_decide_when_they_are_there() -> None:
     needed = windows_needed((few - few.mean()) / few.std(ddof=1) + 0.3)
     assert needed is not None
     assert needed == pytest.approx((2.8 / 0.3) ** 2, rel=0.02)
-    intervals = [_ends(mean_interval(random.normal(0.3, 1.0, needed), resamples=300)) for _ in range(100)]
+    intervals = [_ends(mean_interval(random.normal(0.3, 1.0, needed))) for _ in range(100)]
     decided = sum(low > 0 for low, _ in intervals)
     assert 65 <= decided <= 95
 
@@ -121,3 +126,8 @@ def test_spearman_sees_order_not_size_and_admits_when_there_is_none() -> None:
 
 def test_decisions_of_one_window_are_one_number() -> None:
     assert by_window(["a", "b", "a"], [1.0, 5.0, 3.0]) == {"a": 2.0, "b": 5.0}
+
+
+def test_windows_that_are_all_equal_are_not_related_by_their_rounding_errors() -> None:
+    rounded = np.array([0.8 - 0.4] * 42)
+    assert effective_windows(rounded) == effective_windows(np.ones(42)) > 35

@@ -14,9 +14,10 @@ from trainer.world.actions import BUY, HOLD, NO, SELL, YES, ActionError, Decisio
 from trainer.world.agents import NO_EXPLORATION, Agent, AgentAnswer, Ask
 from trainer.world.exchange import Book, Exchange
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits, check
-from trainer.world.market import SYMBOLS, Market
+from trainer.world.market import Market
 from trainer.world.observation import Observation, observe
 from trainer.world.player import Player
+from trainer.world.vocabulary import TICKERS
 
 
 @dataclass
@@ -35,7 +36,7 @@ def agent(policy: Parrot, balance: float = 10_000.0) -> Agent:
     return Agent("1", 0, "parrot-1", "analyst", balance, policy)
 
 
-markets = st.sampled_from([*SYMBOLS, "$NOPE", "#1", "#2", "#99"])
+markets = st.sampled_from([*TICKERS["trained"], *TICKERS["unseen"], "$NOPE", "#1", "#2", "#99"])
 sizes = st.one_of(st.integers(-5, 130), st.sampled_from([1, 2, 10, 19, 20, 21, 40, 100]))
 verbs = st.sampled_from([BUY, SELL, YES, NO])
 orders = st.builds(lambda verb, market, size: f"{verb} {market} {size}%", verbs, markets, sizes)
@@ -179,7 +180,8 @@ def test_only_what_can_be_done_now_is_offered() -> None:
 
 
 async def test_a_blocked_order_is_a_failed_action_that_costs_nothing_and_moves_nothing() -> None:
-    player = Player(Market(1), [agent(Parrot(["BUY $COIN 90%"]))], NO_EXPLORATION)
+    symbol = seen(stage="one").quotes[0].symbol
+    player = Player(Market(1), [agent(Parrot([f"BUY {symbol} 90%"]))], NO_EXPLORATION)
     [played] = [hour async for hour in player.play(["2026-03-02T00:00"])]
     life = played.agents[0]
     assert life.steps[0].error is not None

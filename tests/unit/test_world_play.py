@@ -21,9 +21,9 @@ from trainer.world.agents import (
     model_cast,
     scripted_cast,
 )
-from trainer.world.exchange import Book
-from trainer.world.market import Market
-from trainer.world.observation import messages_for
+from trainer.world.exchange import Book, Exchange
+from trainer.world.market import Market, StageName
+from trainer.world.observation import messages_for, observe
 from trainer.world.player import PlayedHour, Player
 from trainer.world.replay import SimulatedWindow, decision_points, score_reply
 
@@ -32,9 +32,8 @@ WINDOWS = windows_from("2026-03-02T00:00", 12)
 
 @dataclass
 class SlowModel:
-    """A chat model that takes its time, and says which requests it was given."""
+    """A chat model that buys what it is shown, takes its time, and says which requests it was given."""
 
-    reply: str = "BUY $COIN 20%"
     delay: float = 0.0
     asked: int = 0
     most_at_once: int = 0
@@ -61,7 +60,9 @@ class SlowModel:
         self.temperatures += (temperature,)
         await asyncio.sleep(self.delay)
         self._now -= 1
-        return [Completion(self.reply, (1, 2), (-0.1, -0.2), model="slow@step0")] * n
+        return [
+            Completion(f"BUY {str(messages[-1].content).split()[0]} 20%", (1, 2), (-0.1, -0.2), model="slow@step0")
+        ] * n
 
     async def close(self) -> None: ...
 
@@ -105,12 +106,25 @@ async def test_the_agents_of_a_window_see_the_same_messages_with_nothing_of_thei
             assert len({str(life.steps[step].messages) for life in played.agents}) == 1
 
 
-async def test_all_hours_of_a_stage_share_everything_but_the_last_message() -> None:
+async def test_all_hours_of_a_day_share_everything_but_the_last_message() -> None:
     hours = await play(Player(Market(3), scripted_cast(2, 3)))
     messages = [hour.agents[0].steps[0].messages for hour in hours]
     assert len({str(chat[:-1]) for chat in messages}) == 1
     assert len({str(chat[-1]) for chat in messages}) == len(hours)
     assert sum(len(str(message.content)) for message in messages[0]) < 400  # everything is computed on a CPU
+
+
+@pytest.mark.parametrize("stage", ["one", "several"])
+def test_the_worked_examples_come_in_another_order_every_day(stage: StageName) -> None:
+    days = windows_from("2026-03-02T00:00", 5 * 24)[::24]
+    chats = []
+    for window_id in days:
+        hour = Market(3, stage=stage).hour(window_id)
+        chats.append(messages_for(observe(hour, 0, Exchange(hour).quotes(0)), stage)[1:-1])
+    shown = [[str(reply.content) for reply in chat[1::2]] for chat in chats]
+    assert shown[0] == shown[4]
+    assert len({str(order) for order in shown}) == 4
+    assert len({str(sorted(order)) for order in shown}) == 1
 
 
 async def test_books_carry_on_from_window_to_window() -> None:
@@ -133,7 +147,8 @@ async def test_equal_decisions_make_equal_returns_whatever_the_balance() -> None
 async def test_orders_move_the_price_a_little_and_against_those_who_trade() -> None:
     market = Market(3, luck=0.0)
     [crowd] = await play(Player(market, model_cast(9, 3, ChatPolicy(SlowModel())), NO_EXPLORATION), WINDOWS[:1])
-    quote, fill = crowd.tape.quotes[0]["$COIN"], crowd.tape.fills[0]["$COIN"]
+    symbol = crowd.hour.tickers[0].symbol
+    quote, fill = crowd.tape.quotes[0][symbol], crowd.tape.fills[0][symbol]
     assert quote < fill < quote * 1.002
 
 
@@ -159,17 +174,20 @@ async def test_an_answer_the_model_did_not_give_is_never_recorded_as_its_own() -
     always = Exploration(start=1.0, end=1.0, how="answers")
     hours = await play(Player(Market(1), model_cast(8, 1, ChatPolicy(model)), always), WINDOWS[:6])
     answers = [life.steps[0].answer for hour in hours for life in hour.agents]
+    symbols = {hour.hour.tickers[0].symbol for hour in hours}
     assert model.asked == 0
     assert {answer.model for answer in answers} == {EXPLORER}
     assert {answer.token_ids for answer in answers} == {()}
-    assert {answer.text for answer in answers} == {"BUY $COIN 20%", "SELL $COIN 20%"}
+    assert {answer.text for answer in answers} == {
+        f"{verb} {symbol} 20%" for verb in ("BUY", "SELL") for symbol in symbols
+    }
 
 
 async def test_a_scripted_agent_follows_the_news_as_often_as_its_skill_says() -> None:
     async def right(skill: float) -> float:
         cast = model_cast(20, 1, ScriptedPolicy(skill))
         hours = await play(Player(Market(1, luck=0.0), cast, NO_EXPLORATION))
-        lives = [life for hour in hours for life in hour.agents]
+        lives = [life for hour in hours if hour.hour.tickers[0].direction for life in hour.agents]
         return sum(life.pnl > 0 for life in lives) / len(lives)
 
     assert await right(1.0) == 1.0
@@ -210,8 +228,9 @@ async def test_a_reply_is_scored_against_what_really_happened() -> None:
     market = Market(3, luck=0.0)
     for played in await play(Player(market, scripted_cast(3, 3)), WINDOWS[:4]):
         [point] = decision_points(window_of(played, market))
-        up = played.hour.tickers[0].direction > 0
-        good, bad = ("BUY $COIN 20%", "SELL $COIN 20%") if up else ("SELL $COIN 20%", "BUY $COIN 20%")
+        [ticker] = played.hour.tickers
+        up, down = f"BUY {ticker.symbol} 20%", f"SELL {ticker.symbol} 20%"
+        good, bad = (up, down) if ticker.end_price > ticker.start_price else (down, up)
         assert score_reply(point, good).pnl > 20
         assert score_reply(point, bad).pnl < -20
         half = score_reply(point, good.replace("20%", "10%"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean, stdev
 
 import pytest
 
@@ -14,13 +17,15 @@ from trainer.world.player import Player
 WINDOWS = windows_from("2026-03-02T00:00", 200)
 
 
-async def mean_pnl_and_skill(market: Market, agents: int) -> tuple[list[float], list[float]]:
+async def mean_pnl_and_skill(
+    market: Market, agents: int, windows: Sequence[str] = WINDOWS
+) -> tuple[list[float], list[float]]:
     cast = scripted_cast(agents, market.seed)
     made: dict[str, list[float]] = defaultdict(list)
-    async for played in Player(market, cast).play(WINDOWS):
+    async for played in Player(market, cast).play(windows):
         for life in played.agents:
             made[life.agent.agent_id].append(life.pnl)
-    means = [sum(made[agent.agent_id]) / len(WINDOWS) for agent in cast]
+    means = [sum(made[agent.agent_id]) / len(windows) for agent in cast]
     return means, [agent.skill or 0.0 for agent in cast]
 
 
@@ -42,7 +47,11 @@ async def test_mean_window_pnl_ranks_the_planted_skill_when_the_news_matters(sta
     assert spearman(pnl, skill) >= 0.9
 
 
-@pytest.mark.parametrize("seed", [1, 2, 7])
-async def test_mean_window_pnl_says_nothing_about_skill_in_pure_noise(seed: int) -> None:
-    pnl, skill = await mean_pnl_and_skill(Market(seed=seed, luck=1.0), agents=30)
-    assert abs(spearman(pnl, skill)) < 0.36  # two-sided 5 % for 30 agents
+async def test_mean_window_pnl_says_nothing_about_skill_in_pure_noise() -> None:
+    """Agents who follow the same news are lucky together, so one seed may find either sign; many average to nothing."""
+    found = []
+    for seed in range(24):
+        pnl, skill = await mean_pnl_and_skill(Market(seed=seed, luck=1.0), agents=8, windows=WINDOWS[:24])
+        found.append(spearman(pnl, skill))
+    assert abs(fmean(found)) < 2.6 * stdev(found) / math.sqrt(len(found))
+    assert min(found) < 0 < max(found)

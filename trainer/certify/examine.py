@@ -10,11 +10,16 @@ from typing import Any, Protocol, TypeVar
 from data_bridge.errors import JudgeError
 from data_bridge.quality import Exclusion
 from trainer.certify.material import Material
-from trainer.certify.measures import Asked, Scores
-from trainer.certify.probes import ATTACKS, attacked, outcome_flipped, padded
+from trainer.certify.measures import Answers, Asked, Attempt, Scores
+from trainer.certify.probes import ATTACKS, attacked, outcome_flipped, padded, scaled
 from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, JudgeUsage
 
 T = TypeVar("T")
+
+_PROBES = 5
+"""Calls for each probed group: again, in reverse, with the opposite outcome, padded, scaled."""
+_APART = 7
+"""The attacks of one call are this far apart in their list, so that each is tried beside two different ones."""
 
 
 class Examined(Judge, Protocol):
@@ -49,56 +54,50 @@ async def examine(examiners: Examiners, material: Material) -> Asked:
     A member that the judge leaves out at first is in none of the questions, so that all are about the same ones.
     """
     judged = await _all_answers(_judged(examiners.one_order, group) for group in material.groups)
-    groups, first = [one.group for one in judged], [_scores_of(one) for one in judged]
-    longer = [padded(group) for group in groups]
-    both, again, flipped, with_padding = await _all_answers(
-        [
-            _all(examiners.two_orders, groups),
-            _all(examiners.again, groups),
-            _all(examiners.two_orders, [outcome_flipped(group) for group in groups]),
-            _all(examiners.two_orders, [group for group, _ in longer]),
-        ]
-    )
-    members = [member for group in groups for member in group.trajectories]
-    return Asked(
-        first_order=first,
-        other_order=[_other(mean, one) for mean, one in zip(both, first, strict=True)],
-        again=again,
-        flipped=flipped,
-        padded=[(scores, chosen) for scores, (_, chosen) in zip(with_padding, longer, strict=True)],
-        attacks=await _attacks(examiners, groups, first),
-        skill=material.skill,
-        agent_of={member.trajectory_id: member.agent_id for member in members},
-        pnl_of={member.trajectory_id: member.window_pnl for member in members if member.window_pnl is not None},
-    )
+    first = {one.group.group_id: _scores_of(one) for one in judged}
+    by_id = {one.group.group_id: one.group for one in judged}
+    groups = [by_id[group.group_id] for group in material.probed]
+    probed = await _all_answers(_answers(examiners, group, first[group.group_id]) for group in groups)
+    attempts = await _all_answers(_attempts(examiners, number, probed) for number in range(len(ATTACKS)))
+    return Asked(material, list(by_id.values()), first, probed, [one for both in attempts for one in both])
 
 
-def _other(mean: Scores, first: Scores) -> dict[str, float]:
-    """The scores of the second order, from those of the first and the mean of the two."""
-    return {member: 2 * mean[member] - first[member] for member in mean}
-
-
-def calls_needed(groups: int) -> int:
+def calls_needed(material: Material) -> int:
     """The number of calls in one examination."""
-    return 7 * groups + len(ATTACKS)
+    return len(material.groups) + _PROBES * len(material.probed) + len(ATTACKS)
 
 
-async def _attacks(
-    examiners: Examiners, groups: Sequence[Group], clean: Sequence[Scores]
-) -> list[tuple[str, float, float]]:
-    """The worst agent of a group writes the attack, because it has the most to gain."""
+async def _answers(examiners: Examiners, group: Group, first: Scores) -> Answers:
+    flipped = outcome_flipped(group)
+    asked = [
+        (examiners.again, group),
+        (examiners.two_orders, group),
+        (examiners.one_order, flipped),
+        (examiners.one_order, padded(group)),
+        (examiners.one_order, scaled(group)),
+    ]
+    again, both, after_flip, longer, richer = await _all_answers(_scores(judge, shown) for judge, shown in asked)
+    reverse = {member: 2 * both[member] - first[member] for member in both}
+    return Answers(group, first, again, reverse, flipped, after_flip, longer, richer)
 
-    async def one(number: int) -> tuple[str, float, float]:
-        place = number % len(groups)
-        worst = min(clean[place], key=lambda member: (clean[place][member], member))
-        [after] = await _all(examiners.one_order, [attacked(groups[place], worst, ATTACKS[number].text)])
-        return ATTACKS[number].name, clean[place][worst], after[worst]
 
-    return await _all_answers(one(number) for number in range(len(ATTACKS)))
+async def _attempts(examiners: Examiners, number: int, probed: Sequence[Answers]) -> list[Attempt]:
+    """The two worst agents of a group write an attack each, because they have the most to gain.
 
-
-async def _all(judge: Judge, groups: Sequence[Group]) -> list[Scores]:
-    return await _all_answers(_scores(judge, group) for group in groups)
+    Who is worst is taken from the second answer and the gain from the first: in one and the same answer the worst are
+    also the unluckiest, and would gain whatever they wrote.
+    """
+    one = probed[number % len(probed)]
+    worst = sorted(one.again, key=lambda member: (one.again[member], member))[:2]
+    attacks = (ATTACKS[number], ATTACKS[(number + _APART) % len(ATTACKS)])
+    written = dict(zip(worst, attacks, strict=True))
+    after = await _scores(
+        examiners.one_order, attacked(one.group, {member: attack.text for member, attack in written.items()})
+    )
+    return [
+        Attempt(attack.name, one.group.group_id, after[member] - one.first[member])
+        for member, attack in written.items()
+    ]
 
 
 async def _all_answers(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes, PredictionOutcome, Step, StockOutcome
+from data_bridge.models import Action, AgentTrajectory, MarketOutcomes, PredictionOutcome, Step, StockOutcome
+from data_bridge.stakes import net_stakes, readings_of
 from trainer.types import Group
 
 _PADDING = (
@@ -16,6 +17,11 @@ _PADDING = (
     " balanced opportunity against risk, and reflected on my experience before I came to this conclusion."
     " In summary, after a comprehensive, thorough and well-structured analysis, I stand by this decision."
 )
+_SCALE = 10
+_MONEY = ("amount", "size", "stake", "cost", "shares", "quantity")
+"""Parameters of an action that grow with the balance."""
+_UNSIZED = 0.1
+"""The share of the balance that a stake counts for if its decision names none."""
 _OPPOSITE = {"YES": "NO", "NO": "YES", "TRUE": "FALSE", "FALSE": "TRUE"}
 
 
@@ -60,32 +66,46 @@ def outcome_flipped(group: Group) -> Group:
     return Group(group.group_id, group.window_id, tuple(members), _reversed(group.outcomes))
 
 
-def padded(group: Group) -> tuple[Group, frozenset[str]]:
-    """Every second agent words the same decision at greater length; also returns which ones."""
-    chosen = frozenset(member.trajectory_id for member in group.trajectories[::2])
-    members = [_saying(member, _PADDING) if member.trajectory_id in chosen else member for member in group.trajectories]
-    return _with(group, members), chosen
+def half_of(group: Group) -> frozenset[str]:
+    """Every second agent: those that a probe changes, so that a shift of all scores is not taken for its effect."""
+    return frozenset(member.trajectory_id for member in group.trajectories[::2])
 
 
-def attacked(group: Group, trajectory_id: str, text: str) -> Group:
-    """``text`` appended to one agent's words."""
-    return _with(
-        group,
-        [
-            _saying(member, f" {text}") if member.trajectory_id == trajectory_id else member
-            for member in group.trajectories
-        ],
-    )
+def padded(group: Group) -> Group:
+    """Half of the agents word the same decision at greater length."""
+    return _saying(group, dict.fromkeys(half_of(group), _PADDING))
+
+
+def scaled(group: Group) -> Group:
+    """Half of the agents make the same decision with ten times the money."""
+    chosen = half_of(group)
+    return _with(group, [_richer(one) if one.trajectory_id in chosen else one for one in group.trajectories])
+
+
+def attacked(group: Group, texts: Mapping[str, str]) -> Group:
+    """Each text appended to the words of the agent that it is given for."""
+    return _saying(group, {trajectory_id: f" {text}" for trajectory_id, text in texts.items()})
+
+
+def profit_of(member: AgentTrajectory, outcomes: MarketOutcomes) -> float | None:
+    """What its decisions made of the balance by the game's prices, as a share; None if that does not follow."""
+    stakes = net_stakes(readings_of(member.actions, outcomes), _UNSIZED)
+    return None if stakes is None else sum((stake.share or 0.0) * stake.gain for stake in stakes)
 
 
 def _with(group: Group, members: Sequence[AgentTrajectory]) -> Group:
     return Group(group.group_id, group.window_id, tuple(members), group.outcomes)
 
 
-def _saying(member: AgentTrajectory, words: str) -> AgentTrajectory:
-    """``member`` with ``words`` appended to its reasoning and replies; the decision itself is unchanged."""
-    steps = [_step_saying(step, words) for step in member.steps]
-    return _changed(member, words, steps=steps)
+def _saying(group: Group, words: Mapping[str, str]) -> Group:
+    """Each member with its words appended to its reasoning and replies; the decisions are unchanged."""
+    members = [
+        _changed(one, more, steps=[_step_saying(step, more) for step in one.steps])
+        if (more := words.get(one.trajectory_id))
+        else one
+        for one in group.trajectories
+    ]
+    return _with(group, members)
 
 
 def _step_saying(step: Step, words: str) -> Step:
@@ -94,6 +114,37 @@ def _step_saying(step: Step, words: str) -> Step:
         action = msgspec.structs.replace(action, reasoning=(action.reasoning or "Decided on the news.") + words)
     calls = [msgspec.structs.replace(call, response=call.response + words) for call in step.llm_calls]
     return msgspec.structs.replace(step, action=action, llm_calls=calls)
+
+
+def _richer(member: AgentTrajectory) -> AgentTrajectory:
+    steps = [
+        msgspec.structs.replace(
+            step,
+            state=msgspec.structs.replace(
+                step.state, balance=_times(step.state.balance), lifetime_pnl=_times(step.state.lifetime_pnl)
+            ),
+            action=None if step.action is None else _larger(step.action),
+        )
+        for step in member.steps
+    ]
+    money = {"final_balance": _times(member.final_balance), "lifetime_pnl": _times(member.lifetime_pnl)}
+    return _changed(member, "scaled", steps=steps, **money)
+
+
+def _larger(action: Action) -> Action:
+    return msgspec.structs.replace(
+        action,
+        parameters={
+            name: _SCALE * value
+            if name in _MONEY and isinstance(value, (int, float)) and not isinstance(value, bool)
+            else value
+            for name, value in action.parameters.items()
+        },
+    )
+
+
+def _times(money: float | None) -> float | None:
+    return None if money is None else _SCALE * money
 
 
 def _profit_reversed(member: AgentTrajectory) -> AgentTrajectory:

@@ -18,7 +18,7 @@ from trainer.progress import counted
 if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.certify.examine import Examined, Examiners
-    from trainer.certify.material import Material
+    from trainer.certify.material import Material, OutcomeShares
     from trainer.ledger.certificates import Line
     from trainer.types import Group, JudgeIdentity
 
@@ -39,16 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _work(settings: CertifySettings) -> int:
     from trainer.certify.examine import examine
+    from trainer.certify.material import simulated
     from trainer.certify.measures import lines_of
     from trainer.judge.cost import is_priced
     from trainer.judge.open import identity_of, refuse_unusable
     from trainer.ledger.certificates import keep
 
+    asked = settings.examination
+    planted = simulated(asked.examined_groups, asked.group_agents, asked.seed)
     judge = settings.judge.asked_in(orders=1)
     refuse_unusable(judge, settings.secrets)
     identity = identity_of(judge)
     async with database_of(settings, migrate=True) as database, AsyncExitStack() as stack:
-        materials = await _materials(settings, database)
+        materials = [planted, *([await _own_windows(settings, database)] if asked.own_windows else [])]
         _announce(settings, identity, materials)
         examiners = await _open(settings, identity, database, stack)
         lines: list[Line] = []
@@ -69,31 +72,27 @@ async def _work(settings: CertifySettings) -> int:
     passed = all(line.passed for line in lines)
     cost = examiners.cost_usd if is_priced(settings.judge) else None
     if settings.output.json_output:
-        _print_json(identity, lines, certificate, passed, examiners.calls, cost)
+        _print_json(identity, lines, certificate, planted.shares, examiners.calls, cost)
     else:
-        _print_table(identity, lines, passed, f"{groups}, {counted(examiners.calls, 'call')}", cost)
+        _print_table(identity, lines, planted.shares, f"{groups}, {counted(examiners.calls, 'call')}", cost)
     return 0 if passed else _NOT_FIT
 
 
-async def _materials(settings: CertifySettings, database: Database) -> list[Material]:
-    """The simulated hours, whose agents' skill is known; with ``--own-windows`` the user's own as well."""
-    from trainer.certify.material import Material, simulated
+async def _own_windows(settings: CertifySettings, database: Database) -> Material:
+    """The user's own windows, besides the simulated hours: in those alone it is known which decisions are sound."""
+    from trainer.certify.material import PROBED, own
 
-    asked = settings.examination
-    planted = await simulated(asked.examined_groups, asked.group_agents, asked.seed)
-    if not asked.own_windows:
-        return [planted]
-    own = await _own_groups(settings, database)
-    if len(own) < asked.examined_groups:
+    groups = await _own_groups(settings, database, PROBED)
+    if len(groups) < PROBED:
         raise NotEnoughData(
-            f"The windows give {counted(len(own), 'group')} and --groups is {asked.examined_groups}: "
-            "lower it, or use a longer --lookback."
+            f"The windows give {counted(len(groups), 'group')} and --own-windows needs {PROBED}, each from a window of "
+            "its own: use a longer --lookback."
         )
-    return [planted, Material("windows", tuple(own), {})]
+    return own(groups)
 
 
-async def _own_groups(settings: CertifySettings, database: Database) -> list[Group]:
-    """The first ``--groups`` groups from the user's own windows."""
+async def _own_groups(settings: CertifySettings, database: Database, number: int) -> list[Group]:
+    """The first group of each of the first ``number`` windows that have one."""
     from data_bridge.quality import check
     from data_bridge.reader import WindowReader
     from trainer.config.derived import window_rules
@@ -105,10 +104,10 @@ async def _own_groups(settings: CertifySettings, database: Database) -> list[Gro
     found: list[Group] = []
     async with aclosing(reader.stream(await reader.discover())) as windows:
         async for window in windows:
-            found += form_groups(check(window, rules), settings.groups, settings.examination.seed).groups
-            if len(found) >= settings.examination.examined_groups:
+            found += form_groups(check(window, rules), settings.groups, settings.examination.seed).groups[:1]
+            if len(found) == number:
                 break
-    return found[: settings.examination.examined_groups]
+    return found
 
 
 def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Sequence[Material]) -> None:
@@ -120,11 +119,13 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Seq
     calls = tokens = 0
     for material in materials:
         first = view_of(material.groups[0], settings.judge.purposes)
-        needed = calls_needed(len(material.groups))
+        needed = calls_needed(material)
         calls += needed
         tokens += needed * sum(count_tokens(body.whole) for body in first.trajectories)
     asked = settings.judge.asked_in(orders=1)
-    say(f"Examining {identity.judge}: {estimate(calls, tokens, asked)}.", to=sys.stderr)
+    decisions = sum(len(group.trajectories) for material in materials for group in material.groups)
+    price = estimate(calls, tokens, asked)
+    say(f"Examining {identity.judge} on {counted(decisions, 'decision')}: {price}.", to=sys.stderr)
 
 
 async def _open(
@@ -147,36 +148,68 @@ async def _open(
 
 
 def _print_json(
-    identity: JudgeIdentity, lines: Sequence[Line], certificate: str, passed: bool, calls: int, cost: float | None
+    identity: JudgeIdentity,
+    lines: Sequence[Line],
+    certificate: str,
+    shares: OutcomeShares,
+    calls: int,
+    cost: float | None,
 ) -> None:
-    shown = [
-        {"name": line.name, "value": line.value, "limit": line.limit, "passed": line.passed, "samples": line.samples}
-        for line in lines
-    ]
+    from trainer.ledger.certificates import EDITION, binding
+
+    figures = ("name", "value", "low", "high", "limit", "at_most", "passed", "room", "samples")
     judge = {name: getattr(identity, name) for name in ("judge", "rubric", "rubric_version", "is_llm")}
-    result = {"certificate": certificate, "calls": calls, "cost_usd": cost, "passed": passed, "lines": shown}
+    result = {
+        "certificate": certificate,
+        "edition": EDITION,
+        "calls": calls,
+        "cost_usd": cost,
+        "passed": all(line.passed for line in lines),
+        "binding": [line.name for line in binding(lines)],
+        "decisions": shares.decisions,
+        "sound_that_lost": shares.sound_that_lost,
+        "careless_that_won": shares.careless_that_won,
+        "lines": [{name: getattr(line, name) for name in figures} for line in lines],
+    }
     say_json(judge | result)
 
 
-def _print_table(identity: JudgeIdentity, lines: Sequence[Line], passed: bool, asked: str, cost: float | None) -> None:
+def _print_table(
+    identity: JudgeIdentity, lines: Sequence[Line], shares: OutcomeShares, asked: str, cost: float | None
+) -> None:
     from trainer.cli.tables import Column, show_heading, show_table
     from trainer.judge.open import describe
+    from trainer.ledger.certificates import binding
 
     show_heading(f"{identity.judge}, rubric {identity.rubric} {identity.rubric_version}", sys.stdout)
-    results = ["not measured" if line.value is None else "pass" if line.passed else "FAIL" for line in lines]
+    decisive = binding(lines)
     show_table(
         [
             Column("property", [line.name for line in lines]),
-            Column("measured", ["n/a" if line.value is None else f"{line.value:.3f}" for line in lines]),
+            Column("measured", ["n/a" if line.value is None else f"{line.value:.2f}" for line in lines]),
+            Column("95 % interval", [_interval(line) for line in lines]),
             Column("limit", [f"{'≤' if line.at_most else '≥'} {line.limit:g}" for line in lines]),
-            Column("result", results),
+            Column("result", [_result(line, binds=line in decisive) for line in lines]),
             Column("meaning", [line.meaning for line in lines]),
         ],
         sys.stdout,
     )
-    failed = [line.name for line in lines if not line.passed]
-    ruling = "Fit to train on." if passed else f"Not fit to train on: {', '.join(failed)}."
+    say(
+        f"{counted(shares.decisions, 'simulated decision')}: by design {shares.sound_that_lost:.0%} of the sound ones "
+        f"lost and {shares.careless_that_won:.0%} of the careless ones won. A line passes if its interval does."
+    )
+    names = ", ".join(line.name for line in decisive)
+    passed = all(line.passed for line in lines)
+    ruling = f"Fit to train on. Closest to its limit: {names}." if passed else f"Not fit to train on: {names}."
     paid = "cost unknown (set JUDGE_PRICE)" if cost is None else f"${cost:.2f}"
     say(f"{ruling} {asked}, {paid}.")
     if not identity.is_llm:
         say(describe(identity))
+
+
+def _interval(line: Line) -> str:
+    return "not measured" if line.low is None or line.high is None else f"{line.low:.2f} to {line.high:.2f}"
+
+
+def _result(line: Line, *, binds: bool) -> str:
+    return "FAIL" if not line.passed else "pass, closest" if binds else "pass"

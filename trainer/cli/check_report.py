@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from trainer.config.sections import ReadinessSettings
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.plan.plan import make_plan
 from trainer.progress import counted
+from trainer.statistics.hold_out import hold_out
 from trainer.types import RunPlan
 
 
@@ -64,9 +65,17 @@ class CheckReport:
         }
 
 
-def make_report(surveyed: Survey, settings: CheckSettings, database: str, *, seed: int) -> CheckReport:
-    """Group and thin the windows as the trainer would; report what remains, what it costs and what is missing."""
-    plan = make_plan(surveyed.windows, settings.groups, seed)
+def make_report(
+    surveyed: Survey, settings: CheckSettings, database: str, *, seed: int, consulted: Collection[str] = ()
+) -> CheckReport:
+    """Group and thin the windows as the trainer would; report what remains, what it costs and what is missing.
+
+    ``consulted`` are the windows that an evaluation has used, so that they need not be kept for one.
+    """
+    usable = [window for window in surveyed.windows if window.usable]
+    trained = [window.window_id for window in surveyed.windows if window.is_trained]
+    held_out = hold_out(usable, consulted, settings.windows, trained=trained)
+    plan = make_plan(surveyed.windows, settings.groups, seed, held_out)
     windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
@@ -135,6 +144,8 @@ _ADVICE = {
     "no_llm_calls": "the writer of these rows logs no model calls; nothing can be learned from them.",
     "already_used": "they were already trained on: wait for new windows, or raise --lookback.",
     "window_open": "wait until the window has ended.",
+    "held_out": "the newest windows are kept to decide about the result; --held-out-share sets how many.",
+    "embargo": "hours just before the evaluation windows are not trained (--embargo).",
     "oversized": "raise --max-trajectory-mb to include them.",
     "too_many_rows": "an agent wrote more rows into one window than are read; does it end each trajectory once?",
     "over_share": "an agent's rows fill its share of the window; raise --max-trajectory-mb to read more of them.",

@@ -10,7 +10,7 @@ import msgspec
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes, UnreadableRow
 from data_bridge.quality import CheckedWindow, Exclusion, Rules
-from data_bridge.window_ids import end_of, is_closed, is_held_out
+from data_bridge.window_ids import end_of, is_closed
 from trainer.cli.output import say
 from trainer.cli.tables import Column, printable, show_heading, show_table
 from trainer.progress import counted
@@ -59,12 +59,11 @@ def make_view(checked: CheckedWindow, ungrouped: Iterable[Exclusion], rules: Rul
     left_out = {one.trajectory_id: one for one in (*checked.excluded, *ungrouped)}
     rows: list[AgentTrajectory | UnreadableRow] = [*window.trajectories, *window.unreadable]
     closed = is_closed(window.window_id, window.hours, rules.now)
-    kept_for = "held out for evaluation" if is_held_out(window.window_id, rules.held_out_share) else "for training"
     ending = f"ends {end_of(window.window_id, window.hours):%Y-%m-%d %H:%M} UTC"
     return WindowView(
         window.window_id,
         window.hours,
-        f"{'closed' if closed else 'open'}, {ending}, {kept_for}",
+        f"{'closed' if closed else 'open'}, {ending}",
         tuple(_line(row, left_out.get(row.trajectory_id)) for row in sorted(rows, key=lambda row: row.agent_id)),
         window.outcomes,
     )

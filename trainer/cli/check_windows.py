@@ -41,6 +41,8 @@ async def _check_all(settings: CheckSettings) -> int:
     from trainer.cli.check_tables import show_report
     from trainer.judge.open import measured_by
     from trainer.ledger.clock import clock
+    from trainer.ledger.evaluations import first_consulted
+    from trainer.ledger.runs import has_ledger
 
     async with database_of(settings, read_only=settings.secrets.database_url is not None, existing=True) as database:
         rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
@@ -53,7 +55,8 @@ async def _check_all(settings: CheckSettings) -> int:
                 is_measured=measured_by(settings.judge),
                 on_window=on_window,
             )
-    report = make_report(surveyed, settings, label, seed=_SEED)
+        consulted = await first_consulted(database.pool) if await has_ledger(database) else ()
+    report = make_report(surveyed, settings, label, seed=_SEED, consulted=consulted)
     if settings.output.json_output:
         say_json(report.as_json())
     else:

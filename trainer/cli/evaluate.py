@@ -12,7 +12,7 @@ from trainer.config.commands import EvaluateSettings
 from trainer.progress import counted
 
 if TYPE_CHECKING:
-    from trainer.evidence import Evaluation, GateDecision, Interval
+    from trainer.evidence import Evaluation, GateDecision, Interval, ReadingTest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         EvaluateSettings,
         argv,
         prog="evaluate.py",
-        description="Compares two checkpoints blind on held-out windows, together with the base model and a script.\n"
+        description="Compares two checkpoints blind on held-out windows, together with the base model and scripts.\n"
         "Promotes nothing: the result is stored, and `promote.py` takes it to the gate.",
     )
 
@@ -30,9 +30,8 @@ async def _work(settings: EvaluateSettings) -> int:
     from trainer.config.derived import judged_by, keys_of
     from trainer.judge.open import refuse_unusable
     from trainer.ledger.checkpoints import named_checkpoint
-    from trainer.ledger.evaluations import keep_ruling
     from trainer.pipeline import evaluate, incumbent_of
-    from trainer.promote.gate import rule
+    from trainer.promote.ruling import rule_on
 
     judge = judged_by(settings.judge, settings.evaluation)
     refuse_unusable(judge, keys_of(settings.evaluation, settings.secrets))
@@ -44,16 +43,26 @@ async def _work(settings: EvaluateSettings) -> int:
             named = await named_checkpoint(database, settings.compared.incumbent, settings.model.model)
             # Without an incumbent, a candidate is compared with the untrained base of its own model.
             incumbent = None if (named.model, named.step) == (candidate.model, 0) else named.as_release()
-        with alive(f"evaluating {candidate.name}", quiet=settings.output.json_output):
-            evaluation = await evaluate(database, settings, candidate.as_release(), incumbent, run_id=None)
-        decision = rule(evaluation, settings.gate)
-        if incumbent == used_now:
-            await keep_ruling(database, evaluation, decision)
+        quiet = settings.output.json_output
+        with alive(f"evaluating {candidate.name}", quiet=quiet):
+            evaluation = await evaluate(
+                database, settings, candidate.as_release(), incumbent, run_id=None, say=_ignore if quiet else _progress
+            )
+        # Only a comparison with what the agents use is a matter for the gate; any other is for information.
+        decision = await rule_on(database, evaluation, settings.gate) if incumbent == used_now else None
     if settings.output.json_output:
-        say_json({"ruling": decision.ruling, "reasons": decision.reasons, "evaluation": evaluation})
+        ruling = {"ruling": decision.ruling, "reasons": decision.reasons} if decision is not None else {}
+        say_json({**ruling, "evaluation": evaluation})
     else:
         show_evaluation(evaluation, decision)
     return 0
+
+
+def _progress(line: str) -> None:
+    say(line, to=sys.stderr)
+
+
+def _ignore(line: str) -> None: ...
 
 
 def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None) -> None:
@@ -71,7 +80,8 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
             [with_interval(against[one.role].win_rate) if one.role in against else "" for one in figures],
         ),
         Column("P&L per decision", [with_interval(one.pnl) for one in figures], rank=2),
-        Column("valid", [with_interval(one.valid_rate) for one in figures], rank=3),
+        Column("valid", [with_interval(one.valid_rate) for one in figures]),
+        Column("score of valid", [with_interval(one.score_if_valid) for one in figures], rank=3),
         Column("errors", [with_interval(one.error_rate) for one in figures]),
     ]
     show_table(columns, sys.stdout)
@@ -82,14 +92,40 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
         f"95% intervals over windows; judge: {evaluation.judge.judge}"
         f"{'' if evaluation.judge.is_llm else ' (offline, not an LLM)'}."
     )
+    for role, reason in evaluation.absent.items():
+        say(f"Not everywhere compared: {role.value}: {reason}.")
+    narrowing = evaluation.narrowing
+    if narrowing is not None and narrowing.candidate is not None and narrowing.base is not None:
+        say(
+            f"Validity on {narrowing.where} ({narrowing.questions}): {narrowing.candidate:.2f}, "
+            f"the base model's {narrowing.base:.2f}."
+        )
+    if evaluation.reading is not None:
+        _show_reading(evaluation.reading)
     if decision is not None:
         say(f"Gate: {decision.ruling.value}: {decision.sentence}.")
 
 
+def _show_reading(test: ReadingTest) -> None:
+    """The table of questions, then the headline."""
+    from trainer.cli.tables import Column, show_table
+    from trainer.evidence import QUESTION_COLUMNS, Reader
+
+    rows = [
+        figures for column in QUESTION_COLUMNS for reader in Reader if (figures := test.of(reader, column)) is not None
+    ]
+    say("", f"Questions with a known answer; sampled at temperature {test.temperature:g}; 95% intervals:")
+    columns = [
+        Column("questions", [f"{one.column} ({one.questions})" for one in rows]),
+        Column("policy", [one.reader.value for one in rows]),
+        Column("valid", [with_interval(one.valid) for one in rows]),
+        Column("right of the valid", [with_interval(one.right_of_valid) for one in rows]),
+        Column("valid and right", [with_interval(one.both) for one in rows]),
+    ]
+    show_table(columns, sys.stdout)
+    say(f"{test.headline}.")
+
+
 def with_interval(interval: Interval | None) -> str:
     """``0.62 [0.55, 0.70]``; only the mean if there are too few windows for an interval."""
-    if interval is None:
-        return "-"
-    if interval.low is None or interval.high is None:
-        return f"{interval.mean:.2f}"
-    return f"{interval.mean:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    return "-" if interval is None else interval.told()

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import ConfigurationError, NotEnoughData
-from data_bridge.window_ids import is_held_out, normalise
+from data_bridge.window_ids import normalise
 from trainer.cli.frame import database_of, run_command
 from trainer.cli.output import alive, say, say_json
 from trainer.config.data_commands import JudgeWindowsSettings
@@ -58,7 +58,7 @@ async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: 
         say(describe(judge.identity), to=sys.stderr)
         rules = await _rules(settings, database)
         reader = WindowReader(database, rules)
-        refs = await _refs(settings, reader)
+        refs = await _refs(settings, reader, database)
         if judge.identity.is_llm:
             estimated = await _estimate(settings, _windows(settings, reader, refs), rules)
             say(f"Estimate: {estimated}; stored verdicts are free.", to=sys.stderr)
@@ -94,17 +94,20 @@ async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
     from trainer.config.derived import window_rules
     from trainer.ledger.clock import clock
 
-    held_out, wanted = settings.judging.held_out, settings.judging.window
-    if wanted is not None:
-        held_out = is_held_out(normalise(wanted) or wanted, settings.windows.held_out_share)
-    now = await clock(database, settings.windows.until)
-    return window_rules(settings.windows, purpose="evaluation" if held_out else "training", now=now)
+    return window_rules(settings.windows, now=await clock(database, settings.windows.until))
 
 
-async def _refs(settings: JudgeWindowsSettings, reader: WindowReader) -> list[WindowRef]:
+async def _refs(settings: JudgeWindowsSettings, reader: WindowReader, database: Database) -> list[WindowRef]:
+    """The windows for training, or with --held-out those that are kept for the next ruling."""
+    from trainer.ledger.evaluations import first_consulted
+    from trainer.statistics.hold_out import OneHour, hold_out
+
     if settings.judging.window is not None:
         return []
     refs = await reader.discover()
+    hours = [OneHour(ref.window_id) for ref in refs]
+    kept = set(hold_out(hours, await first_consulted(database.pool), settings.windows).evaluation)
+    refs = [ref for ref in refs if (ref.window_id in kept) == settings.judging.held_out]
     if not refs:
         raise NotEnoughData(
             "There is no window to judge: use a longer --lookback, or run `check_windows.py` to see why."

@@ -35,7 +35,7 @@ async def _work(settings: LineageSettings) -> int:
 
     async with database_of(settings, existing=True) as database:
         if settings.lineage.window is not None:
-            story = await walk_forward(database, settings.lineage.window, settings.windows.held_out_share)
+            story = await walk_forward(database, settings.lineage.window)
             if settings.output.json_output:
                 say_json(story)
             else:
@@ -104,7 +104,7 @@ def _show_group(group: TrainedGroup) -> None:
 
 
 def _show_story(story: WindowStory) -> None:
-    say(f"Window {story.window_id}{' (held out: for evaluation only)' if story.held_out else ''}")
+    say(f"Window {story.window_id}")
     for one in story.trained:
         became = f", {counted(one.later_steps, 'later step')} built on it" if one.later_steps else ""
         used = f"; agents: {one.state}" if one.state else "; not promoted"

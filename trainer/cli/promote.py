@@ -72,10 +72,10 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
     """Decide by the stored evidence: ``evaluate.py`` does the evaluation, so this command is fast."""
     from trainer.evidence import Ruling
     from trainer.ledger.checkpoints import named_checkpoint
-    from trainer.ledger.evaluations import keep_ruling, latest_evaluation
+    from trainer.ledger.evaluations import latest_evaluation
     from trainer.ledger.releases import serving
-    from trainer.promote.gate import rule
     from trainer.promote.publish import publish
+    from trainer.promote.ruling import standing_ruling
 
     checkpoint = await named_checkpoint(database, settings.deed.step, settings.model.model)
     now = await serving(database, checkpoint.model)
@@ -83,15 +83,14 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
         raise ConfigurationError(f"The agents already use {checkpoint.name}: name another checkpoint.")
     used_step = now.checkpoint.step if now is not None else 0
     evaluation = await latest_evaluation(database, checkpoint.model, checkpoint.step, against=used_step)
-    if evaluation is None and not settings.deed.force:
+    decision = None if evaluation is None else await standing_ruling(database, evaluation, settings.gate)
+    if decision is None and not settings.deed.force:
         raise NotEnoughData(
             f"{checkpoint.name} has not been compared with what the agents use now (step {used_step}): "
             f"run `evaluate.py {checkpoint.step}` first."
         )
     reason = settings.deed.reason or ""
-    if evaluation is not None:
-        decision = rule(evaluation, settings.gate)
-        await keep_ruling(database, evaluation, decision)
+    if decision is not None:
         if decision.ruling is not Ruling.PROMOTE and not settings.deed.force:
             raise PromotionRefused(
                 f"{checkpoint.name} is not promoted ({decision.ruling.value}): {decision.sentence}. "

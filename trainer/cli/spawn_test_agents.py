@@ -55,11 +55,12 @@ async def _spawn(settings: SpawnSettings, windows: Sequence[str], market: Market
     from trainer.ledger.simulation import unplayed
     from trainer.world.agents import Exploration
     from trainer.world.dirt import soil
+    from trainer.world.market import EDITION
     from trainer.world.play import play_windows
 
     async with _own_database(settings) as database, _cast(settings) as cast:
         started = time.monotonic()
-        fresh = await unplayed(database, astuple(market), windows)
+        fresh = await unplayed(database, astuple(market), windows, EDITION)
         with _progress(len(windows), quiet=settings.output.json_output) as advance:
             tally = await play_windows(
                 database,

@@ -93,13 +93,10 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
 
     identity = identity_of(settings.judge)
     certificate = await find(database, identity)
-    if certificate is not None and certificate.passed:
+    fault = "has no certificate" if certificate is None else certificate.fault
+    if certificate is not None and fault is None:
         view.say(f"The judge {identity.judge} passed its certification on {certificate.created_at:%Y-%m-%d}.")
         return
-    if certificate is None:
-        fault = "has no certificate"
-    else:
-        fault = "failed its certification on " + ", ".join(line.name for line in certificate.lines if not line.passed)
     if settings.run.require_certified:
         raise ConfigurationError(
             f"--require-certified: the judge {identity.judge} {fault}; run scripts/certify_judge.py, or choose another."
@@ -154,14 +151,13 @@ def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
     from trainer.judge.cost import estimate
 
     windows = settings.run.iterations * settings.run.windows_per_iteration
-    held_out = round(windows * settings.windows.held_out_share)
-    groups = (windows - held_out) * -(-settings.market.agents // settings.groups.max_group)
-    trajectories = (windows - held_out) * settings.market.agents
+    groups = windows * -(-settings.market.agents // settings.groups.max_group)
+    trajectories = windows * settings.market.agents
     cost = estimate(groups, trajectories * settings.market.decisions * _TOKENS_OF_A_DECISION, settings.judge)
     return {
         "days": settings.run.iterations,
         "windows": windows,
-        "held_out_windows": held_out,
+        "evaluation_windows": settings.windows.eval_windows if settings.windows.held_out_share > 0 else 0,
         "groups": groups,
         "trajectories": trajectories,
         "judge_calls": cost.calls,

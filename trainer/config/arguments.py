@@ -72,6 +72,13 @@ class _Former(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class _Ignored(argparse.Action):
+    """A flag of an earlier version that means nothing now."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        logger.warning("%s is ignored: this command does not need it any more", option_string)
+
+
 class _Joined(argparse.Action):
     """Several words as one value."""
 
@@ -107,6 +114,8 @@ def parse(cls: type[Command], argv: Sequence[str], *, prog: str, description: st
     about.add_argument(
         "--help-all", action="help", help="Show every setting, and exit." if has_more else argparse.SUPPRESS
     )
+    for name in cls.ignored:
+        about.add_argument("--" + name.replace("_", "-"), action=_Ignored, help=argparse.SUPPRESS)
     for flag, text in (
         ("--config", "Read settings from this run.toml; flags, variables and .env win over it."),
         ("--save-config", "Write the resolved settings, without secrets, as a run.toml."),

@@ -23,14 +23,13 @@ from trainer.config.data_commands import (
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
+    EvaluatedWindows,
     EvaluationSecrets,
     GroupSettings,
-    HeldOutSettings,
     JudgedSettings,
     MomentSettings,
     ReadinessSettings,
     WandbSecrets,
-    WindowSettings,
 )
 from trainer.config.settings import Command, Duration, Names, Section, keys_of, setting, variables_of
 from trainer.config.training import (
@@ -90,8 +89,9 @@ class ComparedSettings(Section):
 class EvaluateSettings(DatabaseCommand):
     """evaluate."""
 
+    ignored = ("held_out_share",)
     compared: ComparedSettings
-    windows: WindowSettings
+    windows: EvaluatedWindows
     judge: JudgedSettings
     model: ModelSettings
     chance: ChanceSettings
@@ -224,8 +224,8 @@ class AncestrySettings(Section):
 class LineageSettings(DatabaseCommand):
     """lineage."""
 
+    ignored = ("held_out_share",)
     lineage: AncestrySettings
-    windows: HeldOutSettings
     model: ModelNameSettings
     secrets: DatabaseSecrets
 

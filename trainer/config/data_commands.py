@@ -21,6 +21,7 @@ from trainer.config.sections import (
     MomentSettings,
     PlanSettings,
     ReadinessSettings,
+    SplitWindows,
     WindowSettings,
 )
 from trainer.config.settings import Duration, Section, setting
@@ -88,11 +89,11 @@ class ExaminationSettings(Section):
     """Certification."""
 
     examined_groups: int = setting(
-        16, "Groups that the judge is examined on.", ge=4, flag="--groups", metavar="GROUPS", flag_only=True
+        36, "Simulated groups that the judge is examined on.", ge=4, flag="--groups", metavar="GROUPS", flag_only=True
     )
     group_agents: int = setting(6, "Agents in a group of the simulated market.", ge=3)
     own_windows: bool = setting(
-        False, "Examine on your own windows as well as on the simulated market.", flag_only=True
+        False, "Examine on twelve of your own windows as well as on the simulated market.", flag_only=True
     )
     fresh: bool = setting(False, "Ask everything again, also what this judge has answered before.", flag_only=True)
     seed: int = setting(0, "Seed of the simulated market.")
@@ -113,6 +114,7 @@ class ExaminationSecrets(DatabaseSecrets, JudgeSecrets):
 class CertifySettings(DatabaseCommand):
     """certify_judge."""
 
+    ignored = ("held_out_share",)
     examination: ExaminationSettings
     windows: WindowSettings
     groups: GroupingSettings
@@ -155,7 +157,7 @@ class JudgeWindowsSettings(DatabaseCommand):
     """judge_windows."""
 
     judging: JudgingSettings
-    windows: WindowSettings
+    windows: SplitWindows
     groups: GroupingSettings
     judge: JudgedSettings
     secrets: ExaminationSecrets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Rules
@@ -21,18 +20,14 @@ def judge_key(secrets: JudgeSecrets, base_url: str | None) -> str:
     return "none"
 
 
-def window_rules(
-    settings: WindowSettings, *, purpose: Literal["training", "evaluation"] = "training", now: datetime | None = None
-) -> Rules:
+def window_rules(settings: WindowSettings, *, now: datetime | None = None) -> Rules:
     """The rules for reading and checking, from the settings. ``now`` defaults to ``--until``, else to the clock."""
     return Rules(
         min_agents=settings.min_agents,
         min_actions=settings.min_actions,
         max_bytes=int(settings.max_trajectory_mb * 1_000_000),
-        held_out_share=settings.held_out_share,
         allow_partial_outcomes=settings.allow_partial_outcomes,
         now=now or moment_of(settings.until),
-        purpose=purpose,
         lookback=settings.lookback,
     )
 

@@ -63,15 +63,22 @@ class MomentSettings(Section):
         return value
 
 
-class HeldOutSettings(Section):
+class LaterSettings(Section):
+    """Windows: which hours and rows are used."""
+
+    eval_windows: int = setting(40, "Maximum number of windows kept for, and used in, one evaluation.", ge=1)
+    embargo: Duration = setting("3h", "Hours before the evaluation windows that are not trained either.")
+
+
+class HeldOutSettings(LaterSettings):
     """Windows: which hours and rows are used."""
 
     held_out_share: float = setting(
-        0.1, "Share of windows kept for evaluation, chosen by a hash of the id; do not change it later.", ge=0, lt=1
+        0.25, "Share of windows kept for the next ruling, the newest: at least 15, none if fewer than 30.", ge=0, lt=1
     )
 
 
-class WindowSettings(MomentSettings, HeldOutSettings):
+class WindowSettings(MomentSettings):
     """Windows: which hours and rows are used."""
 
     lookback: Duration = setting("7d", "How far back windows are read.", common=True)
@@ -87,7 +94,15 @@ class EnoughSettings(Section):
     min_windows: int = setting(3, "Minimum number of usable windows for a training run.", ge=1)
 
 
-class ReadinessSettings(WindowSettings, EnoughSettings):
+class EvaluatedWindows(WindowSettings, LaterSettings):
+    """Windows: which hours and rows are used."""
+
+
+class SplitWindows(WindowSettings, HeldOutSettings):
+    """Windows: which hours and rows are used."""
+
+
+class ReadinessSettings(SplitWindows, EnoughSettings):
     """Whether there is enough to train on."""
 
 

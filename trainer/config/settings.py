@@ -12,7 +12,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -122,6 +122,8 @@ class Command(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     common: CommonSettings
+    ignored: ClassVar[tuple[str, ...]] = ()
+    """Settings of an earlier version that mean nothing to this command now: accepted with a warning."""
 
 
 def extra_of(field: FieldInfo, key: str) -> Any:

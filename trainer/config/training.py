@@ -116,12 +116,16 @@ class StepLimitSettings(Section):
         ("entropy<0.01", "kl>5"),
         "Stop a collapsing run when a metric of a step crosses a threshold, e.g. entropy<0.01,kl>5.",
     )
+    undo_on: Names = setting(
+        ("answer_share>0.95",),
+        "Go back to the last step before a metric crossed a threshold, and on with smaller steps (CPU); off: never.",
+    )
 
 
 class TrainingSettings(CpuTrainingSettings, StepLimitSettings):
     """Training."""
 
-    groups_per_step: int = setting(9, "Groups in one gradient step.", ge=1, common=True)
+    groups_per_step: int = setting(12, "Groups in one gradient step.", ge=1, common=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,8 @@ class TraineeSettings:
     training: ObjectiveSettings
     purposes: tuple[str, ...]
     min_spread: float
+    drawn: tuple[str, ...]
+    """Names under which our own exploration answers; see ``ConversionRules``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +161,16 @@ class CpuTrainee(LocalTrainee):
 class MarketSettings(Section):
     """Simulated market: how hard it is, and how its agents play."""
 
-    luck: float = setting(0.2, "0: prices follow the news; 1: prices are pure noise.", ge=0, le=1)
+    luck: float = setting(
+        0.2,
+        "Probability that an hour's move has nothing to do with the news; half of such hours go against it.",
+        ge=0,
+        le=1,
+    )
     agents: int = setting(8, "Agents in a window.", ge=2)
     decisions: int = setting(1, "Decision steps of an agent in a window.", ge=1)
     stage: Literal["one", "several"] = setting(
-        "one", "One ticker with a clear headline a decision; or several tickers and a prediction market."
+        "one", "One ticker and a headline a decision; or several tickers and a prediction market."
     )
     temperature: float = setting(
         1.0,
@@ -194,10 +205,12 @@ class EvaluationSettings(Section):
     eval_judge_base_url: str | None = setting(
         None, "Endpoint of the evaluation judge; unset: the judge's.", env="EVAL_JUDGE_BASE_URL"
     )
-    eval_windows: int = setting(40, "Maximum number of held-out windows to evaluate on.", ge=1)
-    eval_lookback: Duration = setting("28d", "How far back held-out windows are read.")
-    eval_points: int = setting(2, "Maximum number of distinct decision points per held-out window.", ge=1)
+    eval_lookback: Duration = setting("28d", "How far back evaluation windows are read.")
+    eval_points: int = setting(2, "Maximum number of distinct decision points per evaluation window.", ge=1)
     eval_samples: int = setting(4, "Replies of each policy at each decision point.", ge=1)
+    eval_questions: int = setting(
+        160, "Simulated market only: questions with unseen words in the reading test; 0: no reading test.", ge=0
+    )
 
 
 class GateSettings(Section):
@@ -239,11 +252,17 @@ class RunSettings(Section):
     )
     resume: bool = setting(True, "Resume an interrupted run of this model.")
     iterations: int = setting(
-        7, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
+        6, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
     )
-    windows_per_iteration: int = setting(18, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
+    windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
     require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.", common=True)
     promote: bool = setting(True, "Promote the checkpoint if the gate says so.", common=True)
+    max_undecided: int = setting(
+        3, "Undecided checkpoints in a row after which training starts from what the agents use; 0: never.", ge=0
+    )
+    hold: bool = setting(
+        False, "While the gate is undecided about the newest checkpoint, train nothing: evaluate it on new windows."
+    )
     keep_checkpoints: int = setting(
         20, "Number of newest checkpoints to keep on this disk, besides any that agents ever used; 0: keep all.", ge=0
     )

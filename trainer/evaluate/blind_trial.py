@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 from data_bridge.errors import BackendError, JudgeError, NotEnoughData
+from data_bridge.models import Step
 from data_bridge.quality import CheckedWindow, Reason
 from trainer.evaluate.comparison import Compared, Contestant, ScoredReply, TrialPlan, TrialResult
 from trainer.evaluate.decision_points import (
@@ -54,6 +56,20 @@ class ModelPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class GreedyPolicy:
+    """A chat model's most likely reply: one, whatever is asked for."""
+
+    model: ChatModel
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name}, greedy"
+
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        return await self.model.chat(point.messages, n=1, temperature=0.0, max_tokens=point.max_tokens, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
 class LoggedPolicy:
     """The agents' logged replies: a baseline that every log has."""
 
@@ -61,6 +77,35 @@ class LoggedPolicy:
 
     async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
         return [Completion(text=point.call.response, model=self.name)] * samples
+
+
+@dataclass(frozen=True, slots=True)
+class OthersPolicy:
+    """Always valid, picked at random, where no market can be replayed: what another agent did in the same window.
+
+    One reply, whatever is asked for, drawn by the decision point; none if no other agent logged a valid one there.
+    """
+
+    windows: Sequence[CheckedWindow]
+    purposes: Collection[str]
+    name: str = "another agent's reply, at random"
+
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        valid = [
+            step.llm_calls[-1].response
+            for checked in self.windows
+            if checked.window.window_id == point.window_id
+            for trajectory in checked.usable
+            if trajectory.agent_id != point.trajectory.agent_id
+            for step in trajectory.steps
+            if step.llm_calls and step.llm_calls[-1].purpose in self.purposes and _was_valid(step)
+        ]
+        return [Completion(random.Random(seed).choice(sorted(valid)), model=self.name)] if valid else []
+
+
+def _was_valid(step: Step) -> bool:
+    done = step.action is not None and not step.action.is_pending and step.action.failure is None
+    return done and bool(step.llm_calls[-1].response.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +145,7 @@ async def compare_policies(
         )
     if not judge.identity.is_llm:
         points = _rebuildable(points, replay)
-    asked = await _ask(points, policies, plan, replay, _temperature(windows, plan))
+    asked = await _ask(points, policies, plan, replay, agents_temperature(windows, plan))
     faults = Counter(_reason(one.fault).value for one in asked if one.fault is not None)
     judged = await asyncio.gather(*(_judge(one, judge, plan) for one in asked if one.fault is None))
     compared = tuple(result for result, _ in judged if isinstance(result, Compared))
@@ -137,7 +182,8 @@ def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list
     return known
 
 
-def _temperature(windows: Sequence[CheckedWindow], plan: TrialPlan) -> float:
+def agents_temperature(windows: Sequence[CheckedWindow], plan: TrialPlan) -> float:
+    """The temperature that most agents use: what a model will be worth to them is measured there."""
     if plan.temperature is not None:
         return plan.temperature
     logged: Counter[float] = Counter()
@@ -190,12 +236,7 @@ async def _ask(
 async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared | JudgeFailure, float]:
     """The scored replies at one point or the reason why there are none, and the cost of judging."""
     roles = list(dict.fromkeys(answer.role for answer in asked.answers))
-    width = max(1, plan.max_group // len(roles))
-    per_role = {role: [answer for answer in asked.answers if answer.role == role] for role in roles}
-    parts = [
-        [answer for role in roles for answer in per_role[role][start : start + width]]
-        for start in range(0, plan.samples, width)
-    ]
+    parts = _parts([[answer for answer in asked.answers if answer.role == role] for role in roles], plan.max_group)
     results = await asyncio.gather(
         *(judge.judge(_blind_group(asked.point, part, number)) for number, part in enumerate(parts))
     )
@@ -209,6 +250,26 @@ async def _judge(asked: _Asked, judge: Judge, plan: TrialPlan) -> tuple[Compared
         for answer, reply in zip(part, _scored(part, result), strict=True):
             scored[answer.role].append(reply)
     return Compared(asked.point, {role: tuple(replies) for role, replies in scored.items()}), cost
+
+
+def _parts(per_role: Sequence[Sequence[_Answer]], max_group: int) -> list[list[_Answer]]:
+    """Groups for the judge: each has the same number of replies of all who sample, and the single replies in turn.
+
+    A contestant with one reply so costs the judge that reply, not another group.
+    """
+    samples = max(map(len, per_role))
+    sampled = [own for own in per_role if len(own) == samples]
+    single = [answer for own in per_role if len(own) < samples for answer in own]
+
+    def cut(width: int) -> list[list[_Answer]]:
+        starts = range(0, samples, width)
+        return [
+            [answer for own in sampled for answer in own[start : start + width]] + single[number :: len(starts)]
+            for number, start in enumerate(starts)
+        ]
+
+    widths = range(max(1, max_group // len(sampled)), 1, -1)
+    return next((parts for parts in map(cut, widths) if max(map(len, parts)) <= max_group), cut(1))
 
 
 def _failure(result: JudgedGroup | JudgeFailure) -> JudgeFailure | None:

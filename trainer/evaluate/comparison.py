@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from statistics import fmean, variance
 from typing import Protocol
 
 from data_bridge.models import DECISIONS
@@ -23,12 +24,15 @@ from trainer.evidence import (
     ExampleDecision,
     ExampleReply,
     Interval,
+    Narrowing,
     PolicyFigures,
+    ReadingTest,
     Role,
     WindowFigures,
 )
 from trainer.progress import FailurePolicy
 from trainer.statistics import intervals
+from trainer.statistics.gain import gain_interval
 from trainer.statistics.intervals import ANY, DIFFERENCE_OF_SHARES, SHARE, Bounds
 from trainer.types import Completion, Judge, Release
 
@@ -54,7 +58,7 @@ class ScoredReply:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A decision point at which all replies of every policy have a score."""
+    """A decision point at which all replies have a score. A policy that could not take part here has none."""
 
     point: DecisionPoint
     replies: Mapping[Role, tuple[ScoredReply, ...]]
@@ -64,10 +68,10 @@ Measure = Callable[[ScoredReply], float | None]
 
 
 def figures_of(
-    role: Role, name: str, compared: Sequence[Compared], *, seed: int, kl_from_base: float | None = None
+    role: Role, name: str, compared: Sequence[Compared], *, kl_from_base: float | None = None
 ) -> PolicyFigures:
     def over(measure: Measure, bounds: Bounds = ANY) -> Interval | None:
-        return _interval(compared, lambda at: _mean_of(at, role, measure), bounds, seed)
+        return _interval(compared, lambda at: _mean_of(at, role, measure), bounds)
 
     return PolicyFigures(
         role=role,
@@ -78,26 +82,32 @@ def figures_of(
         error_rate=_known(over(lambda reply: float(reply.is_error), SHARE)),
         blocked_rate=over(lambda reply: None if reply.is_blocked is None else float(reply.is_blocked), SHARE),
         reply_length=_known(over(lambda reply: float(len(reply.text)), (0.0, math.inf))),
+        score_if_valid=over(lambda reply: reply.score if reply.is_valid else None, SHARE),
+        pnl_if_valid=over(lambda reply: reply.pnl if reply.is_valid else None),
         kl_from_base=kl_from_base,
     )
 
 
-def compare(against: Role, name: str, compared: Sequence[Compared], *, min_gain: float, seed: int) -> Comparison:
+def compare(against: Role, name: str, compared: Sequence[Compared], *, min_gain: float) -> Comparison:
     """Candidate minus ``against``."""
 
     def difference(measure: Measure, bounds: Bounds = ANY) -> Interval | None:
-        return _interval(compared, lambda at: _difference(at, against, measure), bounds, seed)
+        return _interval(compared, lambda at: _difference(at, against, measure), bounds)
 
-    gains = _per_window(compared, lambda at: _difference(at, against, lambda reply: reply.score))
+    def gain_at(at: Compared) -> float | None:
+        return _difference(at, against, lambda reply: reply.score)
+
+    gains = list(_per_window(compared, gain_at).values())
     return Comparison(
         against=against,
         name=name,
-        score_difference=_known(difference(lambda reply: reply.score, DIFFERENCE_OF_SHARES)),
-        win_rate=_known(_interval(compared, lambda at: _win_rate(at, against), SHARE, seed)),
+        score_difference=gain_interval(gains),
+        win_rate=_known(_interval(compared, lambda at: _win_rate(at, against), SHARE)),
         pnl_difference=difference(lambda reply: reply.pnl),
         error_difference=_known(difference(lambda reply: float(reply.is_error), DIFFERENCE_OF_SHARES)),
         length_ratio=_length(compared, Role.CANDIDATE) / max(1.0, _length(compared, against)),
-        windows_needed=intervals.windows_needed(list(gains.values()), min_gain),
+        windows_needed=intervals.windows_needed(gains, min_gain),
+        point_noise=_point_noise(compared, gain_at),
     )
 
 
@@ -111,7 +121,7 @@ def windows_of(compared: Sequence[Compared], roles: Iterable[Role]) -> tuple[Win
     return tuple(
         WindowFigures(
             window_id,
-            scores={role: scores[role][window_id] for role in roles},
+            scores={role: scores[role][window_id] for role in roles if window_id in scores[role]},
             pnl={role: pnl[role][window_id] for role in roles if window_id in pnl[role]},
         )
         for window_id in sorted({at.point.window_id for at in compared})
@@ -163,7 +173,7 @@ def _gain(at: Compared) -> float:
 
 
 def _mean_of(at: Compared, role: Role, measure: Measure) -> float | None:
-    return _mean(measure(reply) for reply in at.replies[role])
+    return _mean(measure(reply) for reply in at.replies.get(role, ()))
 
 
 def _difference(at: Compared, against: Role, measure: Measure) -> float | None:
@@ -171,29 +181,44 @@ def _difference(at: Compared, against: Role, measure: Measure) -> float | None:
     return None if candidate is None or other is None else candidate - other
 
 
-def _win_rate(at: Compared, against: Role) -> float:
+def _win_rate(at: Compared, against: Role) -> float | None:
     wins = [
         1.0 if mine.score > theirs.score else 0.5 if mine.score == theirs.score else 0.0
         for mine in at.replies[Role.CANDIDATE]
-        for theirs in at.replies[against]
+        for theirs in at.replies.get(against, ())
     ]
-    return math.fsum(wins) / len(wins)
+    return _mean(wins)
 
 
 def _length(compared: Sequence[Compared], role: Role) -> float:
-    return _mean(float(len(reply.text)) for at in compared for reply in at.replies[role]) or 0.0
+    return _mean(float(len(reply.text)) for at in compared for reply in at.replies.get(role, ())) or 0.0
 
 
 def _per_window(compared: Sequence[Compared], at_point: Callable[[Compared], float | None]) -> dict[str, float]:
-    measured = [(at.point.window_id, value) for at in compared if (value := at_point(at)) is not None]
+    """One number per window, in the order of the hours."""
+    measured = sorted((at.point.window_id, value) for at in compared if (value := at_point(at)) is not None)
     return intervals.by_window([window for window, _ in measured], [value for _, value in measured])
 
 
+def _point_noise(compared: Sequence[Compared], at_point: Callable[[Compared], float | None]) -> float | None:
+    """The part of the variance between windows that more points in each would average out; None with one point each."""
+    by_window: dict[str, list[float]] = {}
+    for at in compared:
+        value = at_point(at)
+        if value is not None:
+            by_window.setdefault(at.point.window_id, []).append(value)
+    several = [own for own in by_window.values() if len(own) > 1]
+    between = variance([fmean(own) for own in by_window.values()]) if len(by_window) > 1 else 0.0
+    if not several or between <= 0:
+        return None
+    return min(1.0, fmean(variance(own) / len(own) for own in several) / between)
+
+
 def _interval(
-    compared: Sequence[Compared], at_point: Callable[[Compared], float | None], bounds: Bounds, seed: int
+    compared: Sequence[Compared], at_point: Callable[[Compared], float | None], bounds: Bounds
 ) -> Interval | None:
     values = list(_per_window(compared, at_point).values())
-    return intervals.mean_interval(values, bounds=bounds, seed=seed) if values else None
+    return intervals.mean_interval(values, bounds=bounds) if values else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -221,6 +246,8 @@ class TrialPlan:
     min_gain: float = 0.0
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     seed: int = 0
+    questions: int = 160
+    """Of the reading test on unseen words; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +271,12 @@ def summarise(
     run_id: str | None = None,
     training_judge: str | None = None,
     kl_from_base: float | None = None,
+    reading: ReadingTest | None = None,
+    narrowing: Narrowing | None = None,
 ) -> Evaluation:
     """The outcome as figures with intervals."""
-    names = {role: policy.name for role, policy in policies.items()}
+    absent = _absent(outcome.compared, policies)
+    names = {role: policy.name for role, policy in policies.items() if absent.get(role) != _NOWHERE}
     best, worst = best_and_worst(outcome.compared, names)
     return Evaluation(
         evaluation_id=uuid.uuid4().hex,
@@ -265,13 +295,12 @@ def summarise(
                 role,
                 name,
                 outcome.compared,
-                seed=plan.seed,
                 kl_from_base=kl_from_base if role is Role.CANDIDATE else None,
             )
             for role, name in names.items()
         ),
         comparisons=tuple(
-            compare(role, name, outcome.compared, min_gain=plan.min_gain, seed=plan.seed)
+            compare(role, name, outcome.compared, min_gain=plan.min_gain)
             for role, name in names.items()
             if role is not Role.CANDIDATE
         ),
@@ -281,7 +310,25 @@ def summarise(
         judge_cost_usd=outcome.judge_cost_usd,
         seed=plan.seed,
         created_at=datetime.now(UTC),
+        reading=reading,
+        narrowing=narrowing,
+        absent=absent,
     )
+
+
+_NOWHERE = "no other agent logged a valid reply in any of the windows"
+
+
+def _absent(compared: Sequence[Compared], policies: Mapping[Role, Contestant]) -> dict[Role, str]:
+    """Who took no part, or not at every point. Only a random reply of the log can be missing."""
+    missing = {role: sum(role not in at.replies for at in compared) for role in policies}
+    return {
+        role: _NOWHERE
+        if number == len(compared)
+        else f"at {number} of {len(compared)} decision points no other agent logged a valid reply in the window"
+        for role, number in missing.items()
+        if number
+    }
 
 
 class Contestant(Protocol):
@@ -290,6 +337,6 @@ class Contestant(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def replies(
-        self, point: DecisionPoint, *, samples: int, temperature: float, seed: int
-    ) -> list[Completion]: ...
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        """``samples`` replies, or one if sampling adds nothing; none if it has nothing to say at this point."""
+        ...

@@ -1,15 +1,16 @@
-"""Compares candidate and incumbent, and other policies, on held-out windows.
+"""Compares candidate and incumbent, and other policies, on windows that came after everything trained.
 
-    held-out windows → decision points → a reply of every policy → its result → anonymous groups → judge
+    later windows → decision points → a reply of every policy → its result → anonymous groups → judge
     → differences at each point → one number per window → intervals
 
-``blind_trial`` asks and judges, ``comparison`` computes; this module reads the windows and stores the result.
+``blind_trial`` asks and judges, ``comparison`` computes, ``reading`` asks what needs no judge; this module reads the
+windows and stores the result.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -17,16 +18,25 @@ from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.quality import CheckedWindow, check
 from data_bridge.reader import WindowReader
-from data_bridge.window_ids import is_held_out
+from data_bridge.window_ids import start_of
 from trainer.config.derived import window_rules
-from trainer.config.sections import WindowSettings
+from trainer.config.sections import EvaluatedWindows, ReadinessSettings
 from trainer.config.training import EvaluationSettings
-from trainer.evaluate.blind_trial import LoggedPolicy, ModelPolicy, compare_policies
+from trainer.evaluate.blind_trial import (
+    GreedyPolicy,
+    LoggedPolicy,
+    ModelPolicy,
+    OthersPolicy,
+    agents_temperature,
+    compare_policies,
+)
 from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summarise
-from trainer.evaluate.simulated_replay import NewsScript, load_replay
+from trainer.evaluate.rare_states import rarest_states
+from trainer.evaluate.reading import reading_test, unseen_tickers
+from trainer.evaluate.simulated_replay import NewsScript, RandomScript, load_replay
 from trainer.evidence import Evaluation, Role
 from trainer.inference.divergence import MeasureKL, SampledReplies
-from trainer.ledger.evaluations import save, trained_among
+from trainer.ledger.evaluations import first_consulted, last_trained, save
 from trainer.types import ChatModel, Judge, Release
 
 logger = logging.getLogger(__name__)
@@ -44,15 +54,24 @@ async def evaluate_release(
     training_judge: str,
     windows: Sequence[CheckedWindow],
     measure_kl: MeasureKL | None,
+    say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
-    """Compare the ``models`` and a baseline on ``windows`` (see ``held_out_windows``); the result is stored.
+    """Compare the ``models`` and their controls on ``windows`` (see ``evaluation_windows``); the result is stored.
 
-    ``measure_kl`` is given if the candidate runs on this machine.
+    ``measure_kl`` is given if the candidate runs on this machine. ``say`` gets a line at a time while it works.
     """
     replay = await load_replay(database, [window.window.window_id for window in windows])
     policies: dict[Role, Contestant] = {role: ModelPolicy(model) for role, model in models.items()}
+    policies[Role.GREEDY] = GreedyPolicy(models.get(Role.BASE, models[Role.INCUMBENT]))
+    others = OthersPolicy(windows, plan.purposes)
+    policies[Role.RANDOM] = RandomScript(replay, others) if replay is not None else others
     policies[Role.BASELINE] = NewsScript(replay) if replay is not None else LoggedPolicy()
     result = await compare_policies(windows, policies, judge, plan, replay)
+    reading = None
+    if replay is not None and plan.questions:
+        heat = agents_temperature(windows, plan)
+        reading = await reading_test(models, result.compared, replay, temperature=heat, number=plan.questions, say=say)
+    base = Role.BASE if Role.BASE in models else Role.INCUMBENT
     evaluation = summarise(
         result,
         policies,
@@ -63,6 +82,10 @@ async def evaluate_release(
         run_id=run_id,
         training_judge=training_judge,
         kl_from_base=await measure_kl(_sampled(result)) if measure_kl is not None else None,
+        reading=reading,
+        narrowing=unseen_tickers(reading)
+        if reading is not None
+        else rarest_states(windows, result.compared, base, plan.purposes),
     )
     await save(database, evaluation)
     return evaluation
@@ -76,38 +99,46 @@ def _sampled(outcome: TrialResult) -> list[SampledReplies]:
     ]
 
 
-async def held_out_windows(
+async def evaluation_windows(
     database: Database,
     settings: EvaluationSettings,
-    windows: WindowSettings,
-    models: Collection[str],
+    windows: EvaluatedWindows | ReadinessSettings,
+    candidate: Release,
+    incumbent: Release | None,
     *,
+    is_ruled_on: bool = True,
     now: datetime | None = None,
 ) -> list[CheckedWindow]:
-    """The newest usable held-out windows, oldest first. Windows that any of ``models`` was trained on are not used."""
-    rules = window_rules(windows, purpose="evaluation")
+    """The newest usable windows that came after everything either release was trained on, oldest first.
+
+    An embargo lies between, since an hour's outcome shows in the next. Windows that were consulted before are used
+    only if there are no others, as the gate does not count them again; if the gate will not rule (``is_ruled_on``),
+    the other way round.
+    """
+    rules = window_rules(windows)
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
-    refs = [ref for ref in await reader.discover() if is_held_out(ref.window_id, rules.held_out_share)]
-    trained = await trained_among(database, models, [ref.window_id for ref in refs])
-    if trained:
-        logger.warning(
-            "%d held-out windows were trained on (was --held-out-share changed?) and are not used: %s",
-            len(trained),
-            ", ".join(sorted(trained)[:3]),
-        )
+    models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
+    trained = await last_trained(database.pool, models)
+    consulted = await first_consulted(database.pool, candidate.model)
+    later = [
+        ref
+        for ref in reversed(await reader.discover())
+        if trained is None or start_of(ref.window_id) >= trained + windows.embargo
+    ]
+    waiting = [ref for ref in later if (ref.window_id not in consulted) == is_ruled_on] or later
     found: list[CheckedWindow] = []
-    waiting = [ref for ref in reversed(refs) if ref.window_id not in trained]
-    while waiting and len(found) < settings.eval_windows:
-        missing = settings.eval_windows - len(found)
+    while waiting and len(found) < windows.eval_windows:
+        missing = windows.eval_windows - len(found)
         async for window in reader.stream(waiting[:missing]):
             checked = check(window, rules)
             if checked.usable:
                 found.append(checked)
         waiting = waiting[missing:]
     if not found:
+        since = "" if trained is None else f" since {trained + windows.embargo:%Y-%m-%d %H:%M} UTC"
         raise NotEnoughData(
-            "There is no usable held-out window to evaluate on: wait for more windows, or look further back with "
-            "--eval-lookback; `check_windows.py` says why each is left out."
+            f"There is no usable window to evaluate on{since}, after everything trained and the embargo: wait for new "
+            "windows; `check_windows.py` says why each is left out."
         )
-    return found[::-1]
+    return sorted(found, key=lambda checked: checked.window.window_id)

@@ -1,4 +1,4 @@
-"""Evaluation on the simulated market: the result of a reply, and a scripted baseline.
+"""Evaluation on the simulated market: the result of a reply, a script that reads, one that picks.
 
 The only place where evaluation uses the world. The planted truth stays there: a replay knows prices, not skill.
 """
@@ -6,14 +6,17 @@ The only place where evaluation uses the world. The planted truth stays there: a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from data_bridge.database import Database
+from trainer.evaluate.comparison import Contestant
 from trainer.evaluate.decision_points import DecisionPoint, Replayed
 from trainer.types import Completion
-from trainer.world.agents import DEFAULT_EXPLORATION, Ask, ScriptedPolicy
+from trainer.world.actions import Decision
+from trainer.world.agents import DEFAULT_EXPLORATION, Ask, ScriptedPolicy, readings, sized
+from trainer.world.chance import pick
 from trainer.world.exchange import fill_price
-from trainer.world.guard import judge_reply
+from trainer.world.guard import check, judge_reply
 from trainer.world.record import action_of
 from trainer.world.replay import Moment, SimulatedWindow, decision_points, load_windows, score_reply
 
@@ -69,11 +72,46 @@ class NewsScript:
         script = ScriptedPolicy(skill=1.0)
         answers = [
             await script.answer(
-                Ask(moment.messages, moment.seen, False, DEFAULT_EXPLORATION, moment.limits, (seed, point.key, sample))
+                Ask(moment.messages, moment.seen, None, DEFAULT_EXPLORATION, moment.limits, (seed, point.key, sample))
             )
             for sample in range(samples)
         ]
         return [Completion(answer.text, model=self.name) for answer in answers]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomScript:
+    """Always valid, picked at random: one of the current offers that the guard lets through, each equally likely.
+
+    One reply, whatever is asked for, drawn by the decision point.
+    """
+
+    replay: SimulatedReplay
+    otherwise: Contestant
+    """For windows that are not simulated."""
+    name: str = "random valid action"
+
+    async def replies(self, point: DecisionPoint, *, samples: int, temperature: float, seed: int) -> list[Completion]:
+        moment = self.replay.moment(point)
+        if moment is None:
+            return await self.otherwise.replies(point, samples=samples, temperature=temperature, seed=seed)
+        full = [sized(offer, moment.limits) for offer in moment.seen.offers]
+        smallest = [replace(decision, percent=min(1, decision.percent)) for decision in full]  # reduces any position
+        allowed = [own for sizes in (full, smallest) if (own := [one for one in sizes if _is_allowed(one, moment)])]
+        return [Completion(str(pick((allowed or [full])[0], seed, point.key, "random")), model=self.name)]
+
+
+def _is_allowed(decision: Decision, moment: Moment) -> bool:
+    return check(decision, moment.seen, moment.book, moment.gain, moment.limits) is None
+
+
+def follows_news(moment: Moment, reply: str) -> bool | None:
+    """Whether ``reply`` trades a market in the direction that its news points to; None if no news points anywhere."""
+    said = readings(moment.seen)
+    if not said:
+        return None
+    decision, error = judge_reply(reply, moment.seen, moment.book, moment.gain, moment.limits)
+    return decision is not None and error is None and said.get(decision.market) == decision.direction
 
 
 async def load_replay(database: Database, window_ids: Iterable[str]) -> SimulatedReplay | None:

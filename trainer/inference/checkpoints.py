@@ -41,6 +41,8 @@ class StoredStep:
     base_model: str
     config: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    parent_step: int | None = None
+    """The step it started from; None in checkpoints of 0.1.0: the one before."""
 
 
 class CheckpointStore:

@@ -181,7 +181,8 @@ class CpuPolicy:
         return [(name, value) for name, value in self._model.named_parameters() if value.requires_grad]
 
     def _new_optimizer(self, learning_rate: float) -> torch.optim.AdamW:
-        return torch.optim.AdamW(self.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
+        # A run has few steps: with a longer memory the large gradients of the first ones would slow down all others.
+        return torch.optim.AdamW(self.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         recompute = torch.is_grad_enabled() and tokens.shape[1] > _RECOMPUTE_ABOVE

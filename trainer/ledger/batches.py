@@ -22,6 +22,22 @@ from trainer.ledger.states import LASTING_REASONS, BatchState, WindowState, move
 from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedStep:
+    """One step of the model, as the ledger has it."""
+
+    step: int
+    parent: int
+    run_id: str
+    metrics: Mapping[str, Any]
+
+    @property
+    def played_by(self) -> int | None:
+        """The step whose replies it was mostly trained on."""
+        found = self.metrics.get("played_by_step")
+        return int(found) if isinstance(found, int | float) else None
+
+
 class BatchLedger:
     """The part of the ledger that makes a step happen once.
 
@@ -46,6 +62,16 @@ class BatchLedger:
     async def next_batch_number(self, run_id: str) -> int:
         query = "SELECT coalesce(max(number), 0) + 1 FROM hindsight.batches WHERE run_id = $1"
         return int(await self._pool.fetchval(query, run_id))
+
+    async def step_metrics(self, model: str, last: int) -> list[TrainedStep]:
+        """The model's last steps, in order."""
+        rows = await self._pool.fetch(
+            "SELECT c.step, coalesce(c.parent_step, c.step - 1) AS parent, b.run_id, b.metrics"
+            " FROM hindsight.checkpoints c JOIN hindsight.batches b USING (batch_id)"
+            " WHERE c.model = $1 ORDER BY c.step DESC LIMIT $2",
+            *(model, last),
+        )
+        return [TrainedStep(**{**row, "metrics": msgspec.json.decode(row["metrics"])}) for row in reversed(rows)]
 
     async def batch_prepared(self, lock: ModelLock, record: BatchRecord) -> None:
         """Store the batch before any part of it leaves this process."""
@@ -90,10 +116,11 @@ class BatchLedger:
             changes = "step = $4, metrics = $5::jsonb, finished_at = now()"
             await move(connection, record.batch_id, BatchState.TRAINED, changes, point.step, as_json(metrics))
             await connection.execute(
-                "INSERT INTO hindsight.checkpoints (model, step, run_id, batch_id, base_model, backend, location)"
-                " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+                "INSERT INTO hindsight.checkpoints"
+                " (model, step, run_id, batch_id, base_model, backend, location, parent_step)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
                 *(point.model, point.step, record.run_id, record.batch_id),
-                *(point.base_model, point.backend, point.location),
+                *(point.base_model, point.backend, point.location, result.parent_step),
             )
             await self._replace_exclusions(connection, record)
             await move_windows(connection, record.run_id, record.window_ids, WindowState.TRAINED)

@@ -13,10 +13,14 @@ import msgspec
 from data_bridge.database import Database
 from trainer.types import JudgeIdentity
 
+EDITION = 2
+"""Of the examination. The first had no intervals, and passed judges that look at wealth, profit or BUY: it proves
+nothing, and whoever passed it must be examined again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One property of the judge. ``value`` is None if this material cannot measure it; such a line does not fail."""
+    """One property of the judge, with its 95 % interval. What could not be measured has none, and does not pass."""
 
     name: str
     value: float | None
@@ -24,12 +28,30 @@ class Line:
     at_most: bool
     meaning: str
     samples: int
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def bound(self) -> float | None:
+        """The end of the interval that must be within the limit."""
+        return self.high if self.at_most else self.low
 
     @property
     def passed(self) -> bool:
-        if self.value is None:
-            return True
-        return self.value <= self.limit if self.at_most else self.value >= self.limit
+        return self.room is not None and self.room >= 0
+
+    @property
+    def room(self) -> float | None:
+        """How far the bound is within the limit: 1 is perfect, 0 on the limit, below 0 a failure."""
+        if self.bound is None:
+            return None
+        return (self.bound - self.limit) / ((0.0 if self.at_most else 1.0) - self.limit)
+
+
+def binding(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """The lines that decide: all that failed; if none did, the one that is closest to it."""
+    failed = tuple(line for line in lines if not line.passed)
+    return failed or tuple(sorted(lines, key=lambda line: line.room or 0.0)[:1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +64,19 @@ class Certificate:
     material: str
     groups: int
     created_at: datetime
+    edition: int = 1
+
+    @property
+    def fault(self) -> str | None:
+        """Why this is no reason to trust the judge, as the end of a sentence about it; None if it is one."""
+        if self.edition != EDITION:
+            return (
+                f"was examined on {self.created_at:%Y-%m-%d} by edition {self.edition} of the certificate, "
+                f"which does not count any more (edition {EDITION} does)"
+            )
+        if self.passed:
+            return None
+        return "failed its certification on " + ", ".join(line.name for line in self.lines if not line.passed)
 
 
 async def keep(
@@ -58,10 +93,11 @@ async def keep(
     certificate_id = uuid.uuid4().hex
     await database.pool.execute(
         "INSERT INTO hindsight.certificates (certificate_id, judge, rubric, rubric_version, prompt_version, material,"
-        " passed, lines, groups, calls, cost_usd) VALUES ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10, $11)",
+        " passed, lines, groups, calls, cost_usd, edition)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10, $11, $12)",
         certificate_id,
         *(identity.judge, identity.rubric, identity.rubric_version, identity.prompt_version, material),
-        *(all(line.passed for line in lines), msgspec.json.encode(lines).decode(), groups, calls, cost_usd),
+        *(all(line.passed for line in lines), msgspec.json.encode(lines).decode(), groups, calls, cost_usd, EDITION),
     )
     return certificate_id
 

@@ -15,7 +15,8 @@ import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.window_ids import is_held_out, normalise
+from data_bridge.quality import Reason
+from data_bridge.window_ids import normalise
 from trainer.ledger.batches import GroupRecord, decode_groups
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.types import Checkpoint
@@ -92,17 +93,18 @@ class WindowStory:
 
     window_id: str
     held_out: bool
+    """Whether a run kept it for an evaluation."""
     trained: tuple[Descendant, ...]
     excluded: dict[str, int]
     """Trajectories that were not trained, by reason, over all runs."""
     evaluated: tuple[str, ...]
-    """Checkpoints that were evaluated on it."""
+    """Every evaluation that consulted it, in order: the checkpoint, and the ruling that came of it if there was one."""
 
 
 _CHECKPOINT = """
 SELECT c.*, c.created_at AS trained_at, b.settings, b.policy_step, b.trainable_tokens, b.metrics, b.groups,
-       (SELECT coalesce(max(p.step), 0) FROM hindsight.checkpoints p
-        WHERE p.model = c.model AND p.step < c.step) AS parent_step
+       coalesce((to_jsonb(c) ->> 'parent_step')::int, (SELECT max(p.step) FROM hindsight.checkpoints p
+                                WHERE p.model = c.model AND p.step < c.step), 0) AS parent_step
 FROM hindsight.checkpoints c JOIN hindsight.batches b USING (batch_id)
 WHERE c.model = $1 AND c.step = $2
 """
@@ -111,18 +113,32 @@ SELECT verdict_key, prompt_hash, scores FROM hindsight.verdicts WHERE verdict_ke
 ORDER BY verdict_key, order_number
 """
 _TRAINED = """
+WITH RECURSIVE parents AS (
+  SELECT model, step, coalesce((to_jsonb(c) ->> 'parent_step')::int,
+                               lag(step) OVER (PARTITION BY model ORDER BY step), 0) AS parent
+  FROM hindsight.checkpoints c
+), own AS (
+  SELECT DISTINCT c.model, c.step AS root, c.step FROM hindsight.batch_trajectories t
+  JOIN hindsight.checkpoints c USING (batch_id) WHERE t.window_id = $1 AND NOT t.released
+), built AS (
+  SELECT * FROM own
+  UNION
+  SELECT p.model, b.root, p.step FROM built b JOIN parents p ON p.model = b.model AND p.parent = b.step
+)
 SELECT c.model, c.step, c.base_model, c.backend, c.location, c.run_id, c.batch_id,
        count(*) AS trajectories, avg(t.score) AS mean_score,
-       (SELECT count(*) FROM hindsight.checkpoints l WHERE l.model = c.model AND l.step > c.step) AS later_steps,
-       (SELECT p.state FROM hindsight.promotions p WHERE p.model = c.model AND p.step >= c.step
+       (SELECT count(*) - 1 FROM built b WHERE b.model = c.model AND b.root = c.step) AS later_steps,
+       (SELECT p.state FROM hindsight.promotions p JOIN built b ON b.model = p.model AND b.step = p.step
+        WHERE b.model = c.model AND b.root = c.step
         ORDER BY p.state IN ('serving', 'canary') DESC, p.promotion_id DESC LIMIT 1) AS state
 FROM hindsight.batch_trajectories t JOIN hindsight.checkpoints c USING (batch_id)
 WHERE t.window_id = $1 AND NOT t.released
 GROUP BY c.model, c.step ORDER BY c.model, c.step
 """
 _EVALUATED = """
-SELECT DISTINCT model || '@step' || candidate_step AS name FROM hindsight.evaluations
-WHERE report -> 'windows' @> jsonb_build_array(jsonb_build_object('window_id', $1::text)) ORDER BY 1
+SELECT e.model || '@step' || e.candidate_step || coalesce(' (ruling: ' || e.ruling || ')', '') AS name
+FROM hindsight.evaluations e
+WHERE report -> 'windows' @> jsonb_build_array(jsonb_build_object('window_id', $1::text)) ORDER BY e.created_at, 1
 """
 
 
@@ -142,7 +158,7 @@ async def walk_back(database: Database, model: str, step: int, *, depth: int = 1
     return found
 
 
-async def walk_forward(database: Database, window_id: str, held_out_share: float) -> WindowStory:
+async def walk_forward(database: Database, window_id: str) -> WindowStory:
     """How a window was used. NotEnoughData if no run ever read it."""
     window_id = normalise(window_id) or window_id
     pool = database.pool
@@ -157,7 +173,7 @@ async def walk_forward(database: Database, window_id: str, held_out_share: float
         raise NotEnoughData(f"No run has seen window {window_id}: `check_windows.py --window {window_id}` shows it.")
     return WindowStory(
         window_id=window_id,
-        held_out=is_held_out(window_id, held_out_share),
+        held_out=any(row["reason"] == Reason.HELD_OUT for row in excluded),
         trained=tuple(msgspec.convert({**row, "checkpoint": dict(row)}, Descendant) for row in trained),
         excluded={row["reason"]: row["number"] for row in excluded},
         evaluated=tuple(row["name"] for row in evaluated),

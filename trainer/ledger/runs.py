@@ -18,6 +18,7 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.quality import Exclusion, Reason
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
+from trainer.ledger.simulation import MAY_READ
 from trainer.ledger.states import (
     DECIDED_REASONS,
     FINAL_REASONS,
@@ -29,7 +30,7 @@ from trainer.ledger.states import (
     move_windows,
 )
 from trainer.progress import Progress
-from trainer.types import PlannedGroup, PlannedWindow, RunPlan
+from trainer.types import Checkpoint, PlannedGroup, PlannedWindow, RunPlan
 
 
 class PlayedDay(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,8 +67,8 @@ class StoredRun:
 
 
 async def has_ledger(database: Database) -> bool:
-    """Whether there are tables of ours: a dry run makes none."""
-    return bool(await database.pool.fetchval("SELECT to_regclass('hindsight.runs') IS NOT NULL"))
+    """Whether there are tables of ours that this role may read: a dry run makes none."""
+    return bool(await database.pool.fetchval(MAY_READ, "evaluations"))
 
 
 class Ledger(BatchLedger):
@@ -170,7 +171,13 @@ class Ledger(BatchLedger):
             " JOIN hindsight.windows USING (run_id, window_id) WHERE run_id = $1",
             run_id,
         )
+        newest = await self._pool.fetchrow(
+            "SELECT model, step, base_model, backend, location FROM hindsight.checkpoints WHERE run_id = $1"
+            " ORDER BY step DESC LIMIT 1",
+            run_id,
+        )
         return Progress(
+            newest=None if newest is None else Checkpoint(**newest),
             windows=finished,
             windows_read=finished,
             groups=len(fates),

@@ -32,7 +32,7 @@ UPDATE hindsight.simulated_windows
 SET prompt_version = $2, window_index = $3, limits = $4::jsonb, tape = $5::jsonb WHERE window_id = $1
 """
 _SETTINGS = """
-SELECT window_id, world_seed, luck, stage, decisions, tape <> 'null' AS is_played
+SELECT window_id, world_seed, luck, stage, decisions, prompt_version AS edition, tape <> 'null' AS is_played
 FROM hindsight.simulated_windows WHERE window_id = ANY($1) ORDER BY window_id
 """
 _REMEMBER_AGENTS = """
@@ -42,10 +42,10 @@ SELECT * FROM unnest(
     $1::text[], $2::bigint[], $3::int[], $4::text[], $5::text[], $6::float8[], $7::float8[], $8::float8[], $9::float8[])
 ON CONFLICT (agent_id) DO UPDATE SET balance = EXCLUDED.balance, lifetime_pnl = EXCLUDED.lifetime_pnl
 """
-_MAY_READ = """
+MAY_READ = """
 SELECT EXISTS (
   SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-  WHERE nspname = 'hindsight' AND relname = 'simulated_windows'
+  WHERE nspname = 'hindsight' AND relname = $1
     AND has_schema_privilege(pg_namespace.oid, 'USAGE') AND has_table_privilege(pg_class.oid, 'SELECT'))
 """
 
@@ -58,7 +58,8 @@ class SimulatedWindowRow(NamedTuple):
     luck: float
     stage: str
     decisions: int
-    prompt_version: str
+    edition: str
+    """Of the world that played it; the column is called prompt_version."""
     window_index: int
     """How many windows this world had played before."""
     limits: str
@@ -89,7 +90,8 @@ async def claim(database: Database, windows: Sequence[SimulatedWindowRow]) -> No
     world = (windows[0].world_seed, windows[0].luck, windows[0].stage, windows[0].decisions)
     async with database.pool.acquire() as connection, connection.transaction():
         await connection.executemany(_CLAIM_WINDOW, [window[:-1] for window in windows])
-        played = _played(world, await connection.fetch(_SETTINGS, [window.window_id for window in windows]))
+        claimed = await connection.fetch(_SETTINGS, [window.window_id for window in windows])
+        played = _played(world, windows[0].edition, claimed)
     if played:
         raise ConfigurationError(
             f"Window {min(played)} was just played by another process with the same settings: run again."
@@ -100,25 +102,33 @@ async def remember(
     database: Database, windows: Sequence[SimulatedWindowRow], agents: Sequence[SimulatedAgentRow]
 ) -> None:
     """Store the claimed windows as played and the agents' accounts after the last, in one transaction."""
-    updates = [(row.window_id, row.prompt_version, row.window_index, row.limits, row.tape) for row in windows]
+    updates = [(row.window_id, row.edition, row.window_index, row.limits, row.tape) for row in windows]
     async with database.pool.acquire() as connection, connection.transaction():
         await connection.executemany(_REMEMBER_WINDOW, updates)
         await connection.execute(_REMEMBER_AGENTS, *zip(*agents, strict=True))
 
 
-async def unplayed(database: Database, world: World, window_ids: Sequence[str]) -> list[str]:
+async def unplayed(database: Database, world: World, window_ids: Sequence[str], edition: str) -> list[str]:
     """Those of ``window_ids`` that this world has not played yet; an hour belongs to one world only."""
-    played = _played(world, await database.pool.fetch(_SETTINGS, list(window_ids)))
+    played = _played(world, edition, await database.pool.fetch(_SETTINGS, list(window_ids)))
     return [window_id for window_id in window_ids if window_id not in played]
 
 
-def _played(world: World, rows: Sequence[asyncpg.Record]) -> set[str]:
-    """The windows that ``world`` has played; ConfigurationError if one of them belongs to another world."""
-    for window_id, *settings, _ in rows:
+def _played(world: World, edition: str, rows: Sequence[asyncpg.Record]) -> set[str]:
+    """The windows that ``world`` has played; ConfigurationError if one of them belongs to another world.
+
+    Hours that another edition has played are played. An hour that it began cannot be finished by this one.
+    """
+    for window_id, *settings, begun_by, is_played in rows:
         if tuple(settings) != world:
             raise ConfigurationError(
                 f"Window {window_id} was already simulated with other settings (seed, luck, stage, decisions: "
                 f"{', '.join(map(str, settings))}): choose other hours with --start, or another --home."
+            )
+        if not is_played and begun_by != edition:
+            raise ConfigurationError(
+                f"Window {window_id} was begun by edition {begun_by} of the simulated market and interrupted; this is "
+                f"edition {edition}, which cannot finish it: choose other hours with --start, or another --home."
             )
     return {row["window_id"] for row in rows if row["is_played"]}
 
@@ -136,7 +146,7 @@ async def windows_played(database: Database, seed: int) -> int:
 
 async def newest_simulated(database: Database) -> str | None:
     """The newest window that was ever played here; None if there is none, or the table is missing or not readable."""
-    if not await database.pool.fetchval(_MAY_READ):
+    if not await database.pool.fetchval(MAY_READ, "simulated_windows"):
         return None
     newest: str | None = await database.pool.fetchval("SELECT max(window_id) FROM hindsight.simulated_windows")
     return newest

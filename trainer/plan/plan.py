@@ -11,17 +11,21 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
+from data_bridge.database import Database
 from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
 from data_bridge.models import AgentTrajectory
-from data_bridge.quality import CheckedWindow, Exclusion, Reason
+from data_bridge.quality import CheckedWindow, Exclusion, Measured, Reason, Rules
 from data_bridge.reader import WindowReader
-from data_bridge.survey import Survey, UsableTrajectory, WindowSummary
-from trainer.config.sections import PlanSettings
+from data_bridge.survey import Survey, UsableTrajectory, WindowSummary, survey
+from data_bridge.window_ids import start_of
+from trainer.config.sections import HeldOutSettings, PlanSettings
 from trainer.config.settings import written_duration
+from trainer.ledger.evaluations import first_consulted, unreached_among
 from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
 from trainer.progress import counted
+from trainer.statistics.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
 from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
@@ -45,12 +49,50 @@ class Outlook:
     """The number of further rows that an earlier run of the model left out permanently, by reason."""
 
     @property
+    def held_out(self) -> int:
+        """Windows that this plan keeps for the next ruling of the gate."""
+        return len({one.window_id for one in self.plan.excluded if one.reason is Reason.HELD_OUT})
+
+    @property
     def groups(self) -> int:
         return sum(len(window.groups) for window in self.windows)
 
     @property
     def trajectories(self) -> int:
         return sum(len(group.trajectory_ids) for window in self.windows for group in window.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedLog:
+    """What a run can be planned from."""
+
+    reader: WindowReader
+    surveyed: Survey
+    consulted: frozenset[str]
+    """Windows that an evaluation has used: they are trained like any other, and never kept for another one."""
+
+
+async def survey_log(
+    database: Database,
+    rules: Rules,
+    purposes: Collection[str],
+    is_measured: Measured | None,
+    *,
+    model: str,
+    has_ledger: bool = True,
+) -> SurveyedLog:
+    """The windows of the lookback, and older ones that were evaluated on and that no run of ``model`` has reached."""
+    consulted = await first_consulted(database.pool, model) if has_ledger else {}
+    released = await unreached_among(database, model, consulted) if consulted else set()
+    first = rules.now - rules.lookback
+    oldest = min([first, *(start_of(window_id) for window_id in released)])
+    reader = WindowReader(database, replace(rules, lookback=rules.now - oldest))
+
+    def is_wanted(window_id: str) -> bool:
+        return window_id in released or start_of(window_id) >= first
+
+    surveyed = await survey(reader, reader.rules, purposes, is_measured=is_measured, is_wanted=is_wanted)
+    return SurveyedLog(reader, surveyed, frozenset(consulted))
 
 
 async def look_ahead(
@@ -64,10 +106,15 @@ async def look_ahead(
     run_id: str | None = None,
     dropout_rate: float | None = None,
     min_windows: int = 0,
+    held_out: HeldOutSettings | None = None,
+    consulted: Collection[str] = (),
 ) -> Outlook:
     """Plan what was ``surveyed``. NotEnoughData if that gives fewer than ``min_windows``.
 
-    With ``run_id``, the plan has the windows that this run has not finished, and those that arrived since.
+    With ``held_out``, the newest windows are kept for the next ruling, but none of those ``consulted`` before.
+
+    With ``run_id``, the plan has the windows that this run has not finished, and those that arrived since; windows
+    that were consulted meanwhile, perhaps by this very run, wait for the next one.
     ``dropout_rate`` is that of the resumed run; otherwise it follows from the totals. Without a ledger (a database that
     was never migrated) no row counts as trained.
     """
@@ -76,7 +123,8 @@ async def look_ahead(
     if ledger is not None and run_id is not None:
         known = await ledger.known_windows(run_id)
         open_windows = await ledger.open_windows(run_id)
-    fresh = [window for window in surveyed.windows if window.window_id not in known]
+    waits = {*known, *(consulted if run_id is not None else ())}
+    fresh = [window for window in surveyed.windows if window.window_id not in waits]
     trained: dict[str, tuple[str, str]] = {}
     decided: dict[str, Reason] = {}
     lasting: Lasting = {}
@@ -92,7 +140,10 @@ async def look_ahead(
     faults = [lasting[_name(one)] for one in left if _name(one) in lasting]
     done_with |= {one.trajectory_id for one in faults}
     remaining = [_remaining(window, done_with) for window in fresh]
-    plan = make_plan((window for window in remaining if len(window.usable) >= reader.rules.min_agents), rate, seed)
+    enough = [window for window in remaining if len(window.usable) >= reader.rules.min_agents]
+    before = {*known, *(window_id for window_id, _ in trained.values())}
+    kept_back = NOTHING_HELD_OUT if held_out is None else hold_out(enough, consulted, held_out, trained=before)
+    plan = make_plan(enough, rate, seed, kept_back)
     plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
     windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
@@ -170,12 +221,18 @@ class SurveyedWindow(Protocol):
     def usable(self) -> Sequence[Comparable]: ...
 
 
-def make_plan(windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int) -> RunPlan:
-    """Group every window, then apply the dropout that follows from the totals."""
+def make_plan(
+    windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int, held_out: HoldOut = NOTHING_HELD_OUT
+) -> RunPlan:
+    """Group every window that is not held out, then apply the dropout that follows from the totals."""
     formed: list[tuple[SurveyedWindow, list[tuple[str, tuple[Comparable, ...]]]]] = []
     excluded: list[Exclusion] = []
     members: list[Droppable] = []
     for window in windows:
+        if window.window_id in held_out.reasons:
+            why = held_out.reasons[window.window_id]
+            excluded += [Exclusion(one.trajectory_id, one.agent_id, window.window_id, *why) for one in window.usable]
+            continue
         parts = partition(window.usable, settings, seed)
         groups = [(group_id(window.window_id, number), own) for number, own in enumerate(parts.groups, start=1)]
         formed.append((window, groups))

@@ -1,6 +1,6 @@
 """How a canary's agents changed against everybody else since it started, and what follows.
 
-The gate has already shown on held-out windows that the checkpoint is better; the canary looks for harm in the live
+The gate has already shown on later windows that the checkpoint is better; the canary looks for harm in the live
 game. What is compared is each agent's mean score since then minus its own mean in the four weeks before, beside the
 same difference of all other agents in the same hours: it does not matter who was chosen, nor what the hours were like.
 Scores are verdicts of our own ledger, so nobody can claim them. Agents are the units, because agents were randomised;

@@ -13,7 +13,19 @@ from markupsafe import Markup
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import page_text, redacted
-from trainer.evidence import Comparison, Evaluation, ExampleDecision, ExampleReply, Interval, PolicyFigures, Role
+from trainer.evidence import (
+    QUESTION_COLUMNS,
+    Comparison,
+    Evaluation,
+    ExampleDecision,
+    ExampleReply,
+    Interval,
+    PolicyFigures,
+    Reader,
+    ReadingFigures,
+    ReadingTest,
+    Role,
+)
 from trainer.ledger.read.types import RunFacts, WindowFacts
 from trainer.progress import counted
 from trainer.report import pictures
@@ -60,6 +72,8 @@ class WindowRow:
     anchor: str
     scores: Mapping[str, float]
     """Score by policy, for an evaluated window."""
+    consulted: tuple[str, ...] = ()
+    """Who was evaluated on it, in any run."""
 
     @property
     def gain(self) -> float | None:
@@ -83,6 +97,8 @@ def render(facts: RunFacts) -> str:
         evaluation=evaluation,
         policies=_policies(evaluation) if evaluation else [],
         figures=figures_table(evaluation) if evaluation else [],
+        reading=reading_table(evaluation.reading) if evaluation and evaluation.reading else [],
+        columns=QUESTION_COLUMNS,
         evaluation_pictures=list(pictures.evaluation_pictures(evaluation)) if evaluation else [],
         day_pictures=list(pictures.day_pictures(facts)),
         training_pictures=list(pictures.training_pictures(facts)),
@@ -117,7 +133,7 @@ def write(facts: RunFacts, path: Path) -> Path:
 
 
 def _policies(evaluation: Evaluation) -> list[PolicyFigures]:
-    return [figures for role in pictures.ROLES if (figures := evaluation.of(role)) is not None]
+    return [figures for role in Role if (figures := evaluation.of(role)) is not None]
 
 
 def figures_table(evaluation: Evaluation) -> list[FigureRow]:
@@ -128,6 +144,8 @@ def figures_table(evaluation: Evaluation) -> list[FigureRow]:
         ("judge's score", lambda figures: figures.score, False),
         ("P&L per decision", lambda figures: figures.pnl, False),
         ("valid actions", lambda figures: figures.valid_rate, True),
+        ("score of the valid ones", lambda figures: figures.score_if_valid, False),
+        ("P&L of the valid ones", lambda figures: figures.pnl_if_valid, False),
         ("error rate", lambda figures: figures.error_rate, True),
         ("stopped by the guard", lambda figures: figures.blocked_rate, True),
         ("characters per reply", lambda figures: figures.reply_length, False),
@@ -143,6 +161,26 @@ def figures_table(evaluation: Evaluation) -> list[FigureRow]:
         for name, of, percent in paired
     ]
     return [*rows, FigureRow("KL from the base model", tuple(_kl_cell(one) for one in policies))]
+
+
+def reading_table(test: ReadingTest) -> list[FigureRow]:
+    """One row per reader and measure, one column per kind of questions."""
+    measures: Sequence[tuple[str, Callable[[ReadingFigures], Interval | None]]] = (
+        ("valid", lambda figures: figures.valid),
+        ("right of the valid", lambda figures: figures.right_of_valid),
+        ("valid and right", lambda figures: figures.both),
+    )
+    return [
+        FigureRow(
+            f"{reader.value}: {name}",
+            tuple(
+                Cell(_NONE) if (figures := test.of(reader, column)) is None else _cell(of(figures), percent=True)
+                for column in QUESTION_COLUMNS
+            ),
+        )
+        for reader in Reader
+        for name, of in measures
+    ]
 
 
 def _kl_cell(figures: PolicyFigures) -> Cell:
@@ -173,7 +211,8 @@ def window_rows(facts: RunFacts) -> list[WindowRow]:
             WindowRow(
                 met.get(window_id) or WindowFacts(window_id, "held_out", 0, (), None, {}),
                 pictures.anchor(window_id),
-                {role.value: scores[role] for role in pictures.ROLES if role in scores},
+                {role.value: scores[role] for role in Role if role in scores},
+                facts.consulted.get(window_id, ()),
             )
         )
     return rows

@@ -14,7 +14,7 @@ from trainer.report import charts
 from trainer.report.charts import CalendarHour, IntervalRow, Series
 from trainer.statistics.intervals import spearman
 
-ROLES = (Role.CANDIDATE, Role.INCUMBENT, Role.BASE, Role.BASELINE)
+ROLES = tuple(Role)
 _MAX_DOTS = 2000
 
 

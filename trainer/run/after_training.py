@@ -14,6 +14,7 @@ from trainer.pipeline import Considered, consider, incumbent_of
 from trainer.promote.retention import remove_old_checkpoints
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
+from trainer.train.backends.forks import start_step_of
 from trainer.types import Checkpoint
 
 
@@ -37,14 +38,20 @@ class AfterTraining:
             promotion, decision = self.considered.promotion, self.considered.decision
             summary |= {"ruling": decision.ruling.value, "reasons": list(decision.reasons)}
             summary["gain"] = self.considered.evaluation.score_difference.mean
+            if (reading := self.considered.evaluation.reading) is not None:
+                summary["gain_on_unseen_words"] = msgspec.to_builtins(reading.gain)
+                summary["stronger_base"] = reading.stronger_base.value
             if promotion is not None:
                 summary |= {"promoted": True, "served_model": promotion.served_model, "base_url": promotion.base_url}
         return summary
 
 
-async def after_training(session: Session, run: TrainingRun, before: Checkpoint) -> AfterTraining:
-    """Compare the newest checkpoint with the one that the agents use; ``before`` is where this run started."""
-    candidate = run.progress.newest or session.backend.checkpoint(await session.backend.current_step())
+async def after_training(session: Session, run: TrainingRun, before: Checkpoint | None) -> AfterTraining:
+    """Compare the newest checkpoint with the one that the agents use.
+
+    ``before`` is where this run started; None if it is held, to be compared without having been trained further.
+    """
+    candidate = run.progress.newest or session.backend.checkpoint(await start_step_of(session.backend))
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
     incumbent = await incumbent_of(session.database, candidate.model)
@@ -53,10 +60,17 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint)
         session.view.say(f"{candidate.name} is promoted already")
         await sync(session.database, session.settings.common.home, candidate.model)
     # A resumed run may have finished its last step before it was killed, but not its evaluation.
-    elif candidate.step != before.step or (run.is_resumed and candidate.step > 0):
-        session.view.say(f"evaluating {candidate.name} on held-out windows")
+    elif before is None or candidate.step != before.step or (run.is_resumed and candidate.step > 0):
+        session.view.say(f"evaluating {candidate.name} on later windows")
         try:
-            considered = await consider(session.database, session.settings, candidate.as_release(), run_id=run.run_id)
+            considered = await consider(
+                session.database,
+                session.settings,
+                candidate.as_release(),
+                run_id=run.run_id,
+                now=run.now,
+                say=session.view.say,
+            )
             run.folder.write("evaluation.json", msgspec.to_builtins(considered.evaluation))
             refusal = considered.refusal()
         except NotEnoughData as error:

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 from data_bridge.errors import Interrupted, NotEnoughData
 from data_bridge.quality import Rules
-from data_bridge.reader import WindowReader
-from data_bridge.survey import survey
 from data_bridge.window_ids import GRACE, end_of, last_closed_windows, start_of, window_of, windows_from
 from trainer.config.derived import window_rules
+from trainer.judge.open import measured_by
+from trainer.ledger.evaluations import last_trained
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
-from trainer.plan.plan import look_ahead
+from trainer.plan.plan import look_ahead, survey_log
 from trainer.progress import counted
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
+from trainer.train.backends.forks import start_step_of
 from trainer.types import NOTHING_PLANNED, abilities_of
-from trainer.world.agents import ChatPolicy, Exploration, model_cast
+from trainer.world.agents import ChatPolicy, Exploration, Exploring, model_cast
 from trainer.world.market import Market
 from trainer.world.play import Tally, play_windows
 
@@ -40,6 +41,10 @@ T = TypeVar("T")
 
 _ASKED_AT_ONCE = 64
 """Decisions sent to the model together; windows are requested in advance to reach this number."""
+
+
+EXPLORED = 0.5
+"""The share of agents that explore with ``--explore answers``: two of eight for each direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
             run.loop = LoopState(await _first_window(session))
         await session.ledger.note(run.run_id, run.loop)
         await _play_and_train(session, run, run.loop)
+        if session.settings.windows.held_out_share > 0:
+            run.now = await play_for_evaluation(session, await _end_of_training(session, run.loop))
         result = await then(run)
     return run, result
 
@@ -94,6 +101,22 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
         raise silent
 
 
+async def _end_of_training(session: Session, loop: LoopState) -> datetime:
+    """When the hours that decide may begin. A run that was killed within a day has trained more than whole days."""
+    ends = [end_of(day.last_window, 1) for day in loop.days]
+    trained = await last_trained(session.database.pool, {session.settings.model.model})
+    return max([*ends, *([] if trained is None else [trained])]) + session.settings.windows.embargo
+
+
+async def play_for_evaluation(session: Session, start: datetime | None = None) -> datetime:
+    """Play the hours that decide about the result: from ``start``, or after all that was played. When they are over."""
+    first = window_of(start) if start is not None else await _first_window(session)
+    hours = Day(0, windows_from(first, session.settings.windows.eval_windows))
+    async with _engine(session) as engine:
+        await _play(session, engine, hours, f"evaluation: playing {counted(len(hours.window_ids), 'later window')}")
+    return hours.now
+
+
 async def _unfinished(session: Session) -> StoredRun | None:
     """The run to resume: not one whose days are all over without training anything, since the next days may train."""
     settings, ledger = session.settings, session.ledger
@@ -111,6 +134,8 @@ async def _first_window(session: Session) -> str:
     if newest is not None:
         return window_of(start_of(newest) + timedelta(hours=1))
     hours = settings.run.iterations * settings.run.windows_per_iteration
+    if settings.windows.held_out_share > 0:
+        hours += settings.windows.eval_windows + -(-settings.windows.embargo // timedelta(hours=1))
     return last_closed_windows(hours, window_rules(settings.windows).now)[0]
 
 
@@ -131,15 +156,16 @@ async def _engine(session: Session) -> AsyncIterator[Engine | None]:
         yield engine
 
 
-async def _play(session: Session, engine: Engine | None, day: Day) -> tuple[Tally, str]:
+async def _play(session: Session, engine: Engine | None, day: Day, heading: str = "") -> tuple[Tally, str]:
     """Play the remaining windows of ``day`` with the newest checkpoint."""
     from trainer.inference.chat_models import Access, open_chat_model
 
     settings = session.settings
-    checkpoint = session.backend.checkpoint(await session.backend.current_step())
+    checkpoint = session.backend.checkpoint(await start_step_of(session.backend))
     world = settings.market
     market = Market(world.world_seed, world.luck, world.stage, world.decisions)
-    session.view.say(f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')} with {checkpoint.name}")
+    heading = heading or f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')}"
+    session.view.say(f"{heading} with {checkpoint.name}")
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     async with open_chat_model(checkpoint, access, engine) as model:
         cast = model_cast(world.agents, world.world_seed, ChatPolicy(model, world.temperature))
@@ -153,12 +179,17 @@ async def _play(session: Session, engine: Engine | None, day: Day) -> tuple[Tall
                 market,
                 cast,
                 window_ids,
-                exploration=Exploration(how=world.explore),
+                exploration=exploration_of(world.explore),
                 lookahead=len(window_ids),
                 on_window=tally.add,
             )
             logger.debug("day %d: %d windows played", day.number + 1, part.windows)
     return tally, checkpoint.name
+
+
+def exploration_of(how: Exploring) -> Exploration:
+    """With ``answers`` half of the agents, always: each offer as often as any other in every hour that is trained."""
+    return Exploration(EXPLORED, EXPLORED, how=how) if how == "answers" else Exploration(how=how)
 
 
 def _portions(window_ids: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
@@ -167,10 +198,12 @@ def _portions(window_ids: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
 
 async def _train(run: TrainingRun, day: Day) -> None:
     session, settings = run.session, run.session.settings
-    reader = WindowReader(session.database, day.rules(window_rules(settings.windows)))
+    rules = day.rules(window_rules(settings.windows))
+    judged = (settings.judge.purposes, measured_by(settings.judge))
+    log = await survey_log(session.database, rules, *judged, model=settings.model.model)
     outlook = await look_ahead(
-        await survey(reader, reader.rules, settings.judge.purposes),
-        reader,
+        log.surveyed,
+        log.reader,
         session.ledger,
         settings.groups,
         model=settings.model.model,
@@ -178,7 +211,7 @@ async def _train(run: TrainingRun, day: Day) -> None:
         run_id=run.run_id,
     )
     await session.ledger.extend(run.run_id, outlook.plan)
-    await run.train(reader, outlook.windows, outlook.refs)
+    await run.train(log.reader, outlook.windows, outlook.refs)
 
 
 def _figures(day: Day, tally: Tally, played_with: str, run: TrainingRun, steps_before: int) -> PlayedDay:

@@ -44,4 +44,6 @@ def fingerprint(settings: TrainSettings) -> str:
     """Of the settings that decide what is played and how it is grouped and judged: equal ones may share a run."""
     decisive = {*GroupSettings.model_fields, *_ALSO_DECISIVE}
     values = {name: value for name, value in flat_values(settings).items() if name in decisive}
+    if "held_out_share" not in settings.windows.model_fields_set:
+        values["held_out_share"] = 0.1  # the default of 0.1.0, so that its runs can be resumed
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=12).hexdigest()

@@ -36,6 +36,7 @@ from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
 from trainer.run.session import Session, fingerprint
+from trainer.train.backends.forks import start_step_of
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
 from trainer.train.tracking import Tracker, tracking
@@ -77,6 +78,8 @@ class TrainingRun:
     is_resumed: bool
     loop: LoopState | None = None
     """The days of the closed loop so far."""
+    now: datetime | None = None
+    """The simulated market's time, once the hours that decide have been played."""
     summary: RunSummary = field(default_factory=RunSummary)
 
     @property
@@ -111,6 +114,7 @@ class TrainingRun:
         )
         if not windows or trainer.has_enough_steps:
             return
+        await trainer.recover()
         failures = FailurePolicy(settings.judge.max_judge_failures)
         verdicts = VerdictStage(settings.groups, failures, self.run_id, session.ledger, self.progress)
         pipeline = Pipeline(
@@ -184,7 +188,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     folder = ledger.folder(run_id)
     folder.write("config.json", public)
     progress = await ledger.progress_of(run_id)
-    progress.step = await session.backend.current_step()
+    progress.step = await start_step_of(session.backend)
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
         async with open_judge(settings.judge, settings.secrets, session.database, run_id) as judge:

@@ -26,6 +26,8 @@ from trainer.ledger.batches import BatchRecord, GroupRecord
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress, View, counted
+from trainer.train.collapse import AnswerTally
+from trainer.train.recovery import recover
 from trainer.train.selection import advantages, spread
 from trainer.train.thresholds import parse_thresholds, stop_collapse
 from trainer.train.tracking import Tracker
@@ -54,6 +56,8 @@ class TrainStage:
         self._thresholds = parse_thresholds(self.limits.stop_on)
         # One use of this machine's model at a time, unless it is trained elsewhere.
         self._prepares_ahead = not abilities_of(self.backend.name).trains_here and self.max_staleness > 0
+        self._undo = parse_thresholds(self.limits.undo_on, "--undo-on")
+        self._answers = AnswerTally(self.model)
         self._idle = asyncio.Event()
         self._idle.set()
         self._cost_reported = self.progress.cost_usd
@@ -125,7 +129,13 @@ class TrainStage:
         self._count(record.exclusions)
         self._cost_reported += record.known_metrics["cost_usd"]
         self._report(metrics, result.checkpoint)
+        await self.recover()
         return None
+
+    async def recover(self) -> None:
+        """Go back if the newest step was trained on what a collapsed model said."""
+        if await recover(self.backend, self.ledger, self.model, self.run_id, self._undo, self.view):
+            self._answers.clear()
 
     async def _without(self, prepared: PreparedBatch, found: RowFaults) -> PreparedBatch:
         """The batch without the rows that made its step fail: excluded at once, so that a crash forgets none."""
@@ -148,6 +158,7 @@ class TrainStage:
         """What is known about the step beforehand: stored with the batch, in case this process does not see its end."""
         return {
             **metrics_of_batch(trained, record.model, record.policy_step, scale=self.scale_rewards),
+            **self._answers.add(trained),
             "left_out": len(record.exclusions),
             "staleness": self.progress.step - record.policy_step,
             "rescored": self.progress.rescored,

@@ -1,4 +1,4 @@
-"""``--stop-on``: thresholds on a step's metrics that stop a collapsing run. Pure."""
+"""``--stop-on`` and ``--undo-on``: thresholds on a step's metrics that stop a run, or undo a collapse. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from data_bridge.errors import BackendError, ConfigurationError
 from trainer.types import Checkpoint
 
 METRICS = (
-    "advantage_std", "clip_share", "cost_usd", "effective_sample_size", "entropy", "grad_norm", "judge_order_spread",
-    "kl", "kl_behaviour", "loss", "ratio", "ratio_max", "reward", "reward_spread", "reward_std", "sampled_steps_ago",
-    "seconds", "staleness", "tokens_per_second", "trainable_tokens",
+    "advantage_std", "agreement", "answer_share", "clip_share", "cost_usd", "effective_sample_size", "entropy",
+    "first_token_entropy", "grad_norm", "judge_order_spread", "kl", "kl_behaviour", "learning_rate", "loss", "ratio",
+    "ratio_max", "reward", "reward_spread", "reward_std", "sampled_steps_ago", "seconds", "staleness",
+    "tokens_per_second", "trainable_tokens",
 )  # fmt: skip
 """The metrics that a step may report under our names; a name with a slash is ART's own."""
 
@@ -39,7 +40,7 @@ class Threshold:
         return f"{self.metric}{self.operator}{self.limit:g}"
 
 
-def parse_thresholds(rules: Sequence[str]) -> tuple[Threshold, ...]:
+def parse_thresholds(rules: Sequence[str], flag: str = "--stop-on") -> tuple[Threshold, ...]:
     """Thresholds from rules such as ``entropy<0.01``; ``off`` means none. ConfigurationError for anything else."""
     parsed = []
     for rule in rules:
@@ -52,12 +53,12 @@ def parse_thresholds(rules: Sequence[str]) -> tuple[Threshold, ...]:
             limit = math.nan
         if match is None or math.isnan(limit):
             raise ConfigurationError(
-                f"--stop-on: write a metric, < or >, and a number, as in entropy<0.01 (got {rule!r})."
+                f"{flag}: write a metric, < or >, and a number, as in entropy<0.01 (got {rule!r})."
             )
         if match["metric"] not in METRICS and "/" not in match["metric"]:
             close = difflib.get_close_matches(match["metric"], METRICS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the metrics are {', '.join(METRICS)}."
-            raise ConfigurationError(f"--stop-on: no step reports {match['metric']!r}: {hint}")
+            raise ConfigurationError(f"{flag}: no step reports {match['metric']!r}: {hint}")
         parsed.append(Threshold(match["metric"], match["operator"], limit))
     return tuple(parsed)
 

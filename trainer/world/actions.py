@@ -28,6 +28,11 @@ class Decision:
     market: str = ""
     percent: int = 0
 
+    @property
+    def direction(self) -> int:
+        """Up (+1), down (-1), or neither (0)."""
+        return {BUY: 1, YES: 1, SELL: -1, NO: -1}.get(self.verb, 0)
+
     def __str__(self) -> str:
         return HOLD if self.verb == HOLD else f"{self.verb} {self.market} {self.percent}%"
 

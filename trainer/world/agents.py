@@ -7,6 +7,7 @@ lot in the first windows and little later. Nothing that trains or judges knows t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,15 +37,15 @@ Exploring = Literal["temperature", "answers"]
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """The share of decisions that explore, falling linearly from ``start`` to ``end``.
+    """The share of the agents that explore at a decision, falling linearly from ``start`` to ``end``.
 
     A scripted agent explores by choosing a random offer. An agent with a language model explores by ``how``:
 
     - ``temperature``: its model is called at ``hot_temperature`` if its own is lower; the tokens are its own, with
       their log-probabilities.
-    - ``answers``: its model is not called; a random offer is chosen and recorded under the name of the explorer,
-      without tokens. Training treats such a call as another model's. This keeps both directions in the data, even if
-      the model has come to prefer one of them.
+    - ``answers``: its model is not called; an offer is chosen and recorded under the name of the explorer, without
+      tokens. The explorers of a decision take the offers in turn, so that every offer is taken as often as any other,
+      whatever the model prefers: what is learnt from them cannot feed on itself.
     """
 
     start: float = 0.3
@@ -54,9 +55,15 @@ class Exploration:
     hot_temperature: float = 1.0
 
     def epsilon(self, window_index: int) -> float:
-        """The share of decisions that explore in the ``window_index``-th window played."""
+        """The share of the agents that explore in the ``window_index``-th window played."""
         progress = min(1.0, window_index / max(1, self.over_windows))
         return self.start + (self.end - self.start) * progress
+
+    def explorers(self, agents: int, window_index: int, *key: object) -> dict[int, int]:
+        """The agents that explore at one decision, each with its turn."""
+        expected = self.epsilon(window_index) * agents
+        number = math.floor(expected) + (unit(*key, "one more") < expected % 1)
+        return {agent: turn for turn, agent in enumerate(shuffled(range(agents), *key, "explorers")[:number])}
 
 
 DEFAULT_EXPLORATION = Exploration()
@@ -69,11 +76,16 @@ class Ask:
 
     messages: Sequence[ChatMessage]
     seen: Observation
-    explores: bool
+    turn: int | None
+    """Which offer it takes if it explores, in an order that the decision's explorers share; None: it does not."""
     exploration: Exploration
     limits: TradingLimits
     key: tuple[object, ...]
-    """The key of every random draw for this decision."""
+    """The key of every random draw for this decision; its last part is the agent's."""
+
+    @property
+    def explores(self) -> bool:
+        return self.turn is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +118,10 @@ class ScriptedPolicy:
         return AgentAnswer(str(decision), SCRIPTED, 0.0, latency_ms(*ask.key, "latency"))
 
     def _decide(self, ask: Ask) -> Decision:
-        readings = _readings(ask.seen)
-        if not readings:
+        read = list(readings(ask.seen).items())
+        if not read:
             return any_offer(ask)
-        market, said = pick(readings, *ask.key, "market")
+        market, said = pick(read, *ask.key, "market")
         right = unit(*ask.key, "skill") < (1 + self.skill) / 2
         direction = said if right else -said
         verbs = (YES, NO) if market.startswith("#") else (BUY, SELL)
@@ -145,8 +157,11 @@ class ChatPolicy:
 
 
 def any_offer(ask: Ask) -> Decision:
-    """One of the current offers, each equally likely."""
-    return sized(pick(ask.seen.offers, *ask.key, "offer"), ask.limits)
+    """One of the current offers, each equally likely; explorers of the same decision take different ones in turn."""
+    if ask.turn is None:
+        return sized(pick(ask.seen.offers, *ask.key, "offer"), ask.limits)
+    offers = shuffled(ask.seen.offers, *ask.key[:-1], "offers")
+    return sized(offers[ask.turn % len(offers)], ask.limits)
 
 
 def sized(offer: Offer, limits: TradingLimits) -> Decision:
@@ -157,8 +172,8 @@ def sized(offer: Offer, limits: TradingLimits) -> Decision:
     return Decision(offer.verb, offer.market, round(share * 100))
 
 
-def _readings(seen: Observation) -> list[tuple[str, int]]:
-    """What the news says about each open market: its name and the direction."""
+def readings(seen: Observation) -> dict[str, int]:
+    """What the news says about open markets: the direction by name; markets of which it says nothing are left out."""
     subjects = [(quote.symbol, quote.symbol) for quote in seen.quotes]
     subjects += [(question.label, question.question) for question in seen.questions]
     found: dict[str, int] = {}
@@ -166,7 +181,7 @@ def _readings(seen: Observation) -> list[tuple[str, int]]:
         for market, subject in subjects:
             if said := headlines.direction_of(text, subject):
                 found[market] = said
-    return list(found.items())
+    return found
 
 
 @dataclass(frozen=True, slots=True)

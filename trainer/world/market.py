@@ -1,26 +1,46 @@
 """The market: hours generated from a seed, the same on any machine.
 
-Every ticker has a hidden direction for the hour. The news reveals it; ``luck`` decides how closely the price follows
-it: the move after the first decision is ``(1 - luck) · signal + luck · noise``.
+Every ticker has a regime: rising, quiet or falling. From hour to hour it stays with probability ``PERSISTENCE`` and is
+drawn anew otherwise, so neighbouring hours are related, with a lag-1 correlation of exactly that. The news of the hour
+tells the regime: good, bad, or pointing nowhere.
 
-Hours come in pairs with opposite news and equal noise. So up and down are balanced over any sequence of hours, and what
-agents that follow the news gain by chance in one hour they lose in the other: at luck 1 following the news is worth
-nothing over a pair, not only in the limit.
+``luck`` is the probability that an hour's move has nothing to do with the news; the coin then decides. So with luck 0.2
+one hour in ten goes against its news, with luck 1 every second. A quiet hour's move is always the coin's: acting on
+news that points nowhere is worth nothing on average.
+
+Prices persist. An hour starts where the last one ended, drawn back a tenth of the way to the ticker's usual price, and
+an agent sees whether it went up or down: the outcome of an hour is visible in the next. Agents' orders move the price
+within their hour only.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Literal
 
 from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.window_ids import start_of
 from trainer.world import headlines
 from trainer.world.chance import between, shuffled, unit
+from trainer.world.vocabulary import EVENTS, TICKERS, FamilyName
 
-SYMBOLS = ("$COIN", "$NOVA", "$ORCA", "$MINT", "$BOLT", "$FERN")
+EDITION = "2"
+"""Of the world: its hours and its prompts. Stored with every window; a window of another edition is not replayed."""
+
 MIN_MOVE, MAX_MOVE = 0.02, 0.05
+PERSISTENCE = 0.4
+QUIET = 0.15
+"""Share of the hours of a ticker in which its news points nowhere."""
+SAME_TICKERS_HOURS = 3
+"""The hour's tickers are drawn for this many hours at a time."""
+
+_KEPT = 0.9
+"""Of the distance to the usual price, from one hour to the next."""
+_REMEMBERED_HOURS = 48
+"""Of an older move less than a hundredth would be left."""
 
 StageName = Literal["one", "several"]
 
@@ -33,7 +53,7 @@ class Stage:
     tickers: int
     predictions: int
     may_hold: bool
-    """With one ticker and a clear headline, HOLD is not offered: the only question is up or down."""
+    """With one ticker HOLD is not offered: the only question is up or down."""
 
 
 STAGES: dict[StageName, Stage] = {
@@ -50,6 +70,7 @@ class News:
     headline: str
     subject: str
     direction: int
+    """What it says of its subject: up (+1), down (-1) or nothing (0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +78,8 @@ class Ticker:
     """One stock's hour without the agents: prices at the start, at each decision, and at the end."""
 
     symbol: str
+    last_hour_price: float
+    """At the start of the hour before."""
     start_price: float
     step_prices: tuple[float, ...]
     end_price: float
@@ -98,46 +121,36 @@ class Market:
     stage: StageName = "one"
     decisions: int = 1
 
-    def hour(self, window_id: str) -> Hour:
-        """The hour of ``window_id``: a pure function of this world and the id."""
+    def hour(self, window_id: str, words: FamilyName = "trained", tickers: FamilyName = "trained") -> Hour:
+        """The hour of ``window_id``: a pure function of this world and the id.
+
+        Agents play hours of trained words and tickers. The unseen ones are for questions only.
+        """
         stage = STAGES[self.stage]
         number = int(start_of(window_id).timestamp()) // 3600
-        pair, mirror = number // 2, (1 if number % 2 == 0 else -1)
         minutes = decision_minutes(self.decisions)
-        symbols = SYMBOLS[:1] if stage.tickers == 1 else shuffled(SYMBOLS, self.seed, "symbols", number)
-        tickers = tuple(
-            self._ticker(symbol, slot, pair, mirror, number, len(minutes))
-            for slot, symbol in enumerate(symbols[: stage.tickers])
-        )
+        symbols = shuffled(TICKERS[tickers], self.seed, "symbols", number // SAME_TICKERS_HOURS)[: stage.tickers]
+        traded = tuple(self._ticker(symbol, number, len(minutes)) for symbol in symbols)
         predictions = tuple(
-            self._prediction(slot, window_id, pair, mirror, number, len(minutes)) for slot in range(stage.predictions)
+            self._prediction(slot, window_id, number, len(minutes)) for slot in range(stage.predictions)
         )
-        return Hour(window_id, stage, minutes, tickers, predictions, self._news(tickers, predictions, minutes, number))
+        news = self._news(traded, predictions, minutes, number, words)
+        return Hour(window_id, stage, minutes, traded, predictions, news)
 
-    def _ticker(self, symbol: str, slot: int, pair: int, mirror: int, number: int, steps: int) -> Ticker:
-        key = (self.seed, "ticker", pair, slot)
-        direction = mirror * (1 if unit(*key, "direction") < 0.5 else -1)
-        signal = direction * between(MIN_MOVE, MAX_MOVE, *key, "signal")
-        noise_sign = 1 if unit(*key, "noise sign") < 0.5 else -1
-        noise = noise_sign * between(MIN_MOVE, MAX_MOVE, *key, "noise")
-        move = (1 - self.luck) * signal + self.luck * noise
+    def _ticker(self, symbol: str, number: int, steps: int) -> Ticker:
+        direction, move = regime_of(self.seed, symbol, number), _move(self.seed, self.luck, symbol, number)
+        start = _start_price(self.seed, self.luck, symbol, number)
+        paces = [between(0.5, 1.5, self.seed, "pace", symbol, number, step) for step in range(steps)]
+        shares = [sum(paces[:step]) / sum(paces) for step in range(steps)]
+        prices = tuple(round(start * (1 + move * share), 2) for share in shares)
+        last_hour = _start_price(self.seed, self.luck, symbol, number - 1)
+        return Ticker(symbol, round(last_hour, 2), round(start, 2), prices, round(start * (1 + move), 2), direction)
 
-        start = round(between(40, 400, self.seed, "price", number, slot), 2)
-        before_news = self.luck * between(-0.005, 0.005, *key, "before")
-        first = start * (1 + before_news)
-        steps_taken = [between(0.5, 1.5, *key, "pace", step) for step in range(steps)]
-        shares = [sum(steps_taken[:step]) / sum(steps_taken) for step in range(steps)]
-        prices = tuple(round(first * (1 + move * share), 2) for share in shares)
-        return Ticker(symbol, start, prices, round(first * (1 + move), 2), direction)
-
-    def _prediction(
-        self, slot: int, window_id: str, pair: int, mirror: int, number: int, steps: int
-    ) -> PredictionMarket:
-        key = (self.seed, "prediction", pair, slot)
-        direction = mirror * (1 if unit(*key, "direction") < 0.5 else -1)
-        chance = unit(*key, "luck") if mirror > 0 else 1 - unit(*key, "luck")
-        hint_comes_true = chance >= self.luck / 2
-        events = shuffled(headlines.EVENTS, self.seed, "events", number)
+    def _prediction(self, slot: int, window_id: str, number: int, steps: int) -> PredictionMarket:
+        key = (self.seed, "prediction", number, slot)
+        direction = _coin(*key, "direction")
+        hint_comes_true = unit(*key, "luck") >= self.luck / 2
+        events = shuffled(EVENTS, self.seed, "events", number)
         yes_prices = tuple(round(between(0.4, 0.6, *key, "odds", step), 2) for step in range(steps))
         return PredictionMarket(
             market_id=f"pm-{window_id}-{slot + 1}",
@@ -155,6 +168,7 @@ class Market:
         predictions: tuple[PredictionMarket, ...],
         minutes: tuple[float, ...],
         number: int,
+        words: FamilyName,
     ) -> tuple[News, ...]:
         """One headline per decision, two minutes before it: each subject in turn, in an order specific to the hour."""
         everything: list[Ticker | PredictionMarket] = [*tickers, *predictions]
@@ -164,11 +178,46 @@ class Market:
             subject = subjects[step % len(subjects)]
             key = (self.seed, "headline", number, step)
             if isinstance(subject, Ticker):
-                text, name = headlines.headline(subject.symbol, subject.direction, *key), subject.symbol
+                text, name = headlines.headline(subject.symbol, subject.direction, words, *key), subject.symbol
             else:
                 text, name = headlines.hint(subject.question, subject.direction, *key), subject.label
             news.append(News(minute - 2, text, name, subject.direction))
         return tuple(news)
+
+
+def _coin(*key: object) -> int:
+    return 1 if unit(*key) < 0.5 else -1
+
+
+def regime_of(seed: int, symbol: str, number: int) -> int:
+    """Rising (+1), quiet (0) or falling (-1). It was drawn at the last hour at which it did not just stay."""
+    drawn = number
+    while unit(seed, "regime stays", symbol, drawn) < PERSISTENCE:
+        drawn -= 1
+    if unit(seed, "quiet", symbol, drawn) < QUIET:
+        return 0
+    return _coin(seed, "regime", symbol, drawn)
+
+
+@lru_cache(maxsize=1 << 14)
+def _move(seed: int, luck: float, symbol: str, number: int) -> float:
+    """How far the price moves in the hour after the first decision, as a share."""
+    key = (seed, "move", symbol, number)
+    direction = regime_of(seed, symbol, number)
+    if direction == 0 or unit(*key, "luck") < luck:
+        direction = _coin(*key, "coin")
+    return direction * between(MIN_MOVE, MAX_MOVE, *key, "size")
+
+
+@lru_cache(maxsize=1 << 12)
+def _start_price(seed: int, luck: float, symbol: str, number: int) -> float:
+    usual = between(40, 400, seed, "usual price", symbol)
+    moves = (_move(seed, luck, symbol, number - back) for back in range(1, _REMEMBERED_HOURS + 1))
+    return usual * math.exp(sum(_KEPT**back * math.log1p(move) for back, move in enumerate(moves, start=1)))
+
+
+_SENTIMENTS = {1: ("bullish", "positive"), 0: ("neutral", "neutral"), -1: ("bearish", "negative")}
+"""Of a stock and of a headline, in the game's words."""
 
 
 def decision_minutes(decisions: int) -> tuple[float, ...]:
@@ -189,12 +238,12 @@ def outcomes_of(hour: Hour, closing: dict[str, float], yes_closing: dict[str, fl
             start_price=ticker.start_price,
             end_price=closing[ticker.symbol],
             change_percent=round((closing[ticker.symbol] / ticker.start_price - 1) * 100, 2),
-            sentiment="bullish" if ticker.direction > 0 else "bearish",
+            sentiment=_SENTIMENTS[ticker.direction][0],
             news=tuple(
                 NewsEvent(
                     headline=news.headline,
                     timestamp=moment(hour.window_id, news.minute),
-                    sentiment="positive" if news.direction > 0 else "negative",
+                    sentiment=_SENTIMENTS[news.direction][1],
                 )
                 for news in hour.news
                 if news.subject == ticker.symbol

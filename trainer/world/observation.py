@@ -4,14 +4,14 @@ An observation contains the prices and the news up to that minute, and the curre
 happens later, and nothing of the planted truth. It is the same for every agent of the window; what an agent owns is in
 its book.
 
-The wording was chosen by measuring the embedded 135M model: a rule of two short sentences, two worked examples up, then
-two down, then prices and news in the same layout. Untrained, over all headlines, it then ranks BUY over SELL for good
-news against bad with an AUC of 0.87 and hardly prefers either (36 % of its replies are actions at temperature 1, 61 %
-at 0.8); with the examples in another order, or with other tickers, it prefers one whatever the news (AUC 0.5 to 0.7).
-Training needs both answers to stay likely, so the order is fixed and there is only one ticker.
+Nothing in the prompt states how news and orders belong together. Worked examples show it, with words and tickers that
+occur nowhere else in the world, each order as often as the other. The wording was chosen by measuring the embedded 135M
+model (``benchmarks/reading_news.py``): two worked examples up, then two down, then the price and the news in the same
+layout. Any other order of the two makes it prefer BUY whatever the news, by two nats. Which example of a pair comes
+first changes from day to day.
 
-Everything up to the last message is the same for all agents and all hours of a stage, so that an engine computes it
-once; it contains nothing specific to an agent, so that the agents of a window share the rest as well.
+Everything up to the last message is the same for all agents and all hours of a day, so that an engine computes it once;
+it contains nothing specific to an agent, so that the agents of a window share the rest as well.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from data_bridge.models import ChatMessage
+from data_bridge.window_ids import start_of
 from trainer.world.actions import BUY, HOLD, NO, SELL, YES, Decision
 from trainer.world.market import Hour, StageName
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The price of a ticker now."""
+    """The price of a ticker now, and whether that is more than when the last hour began."""
 
     symbol: str
     price: float
+    is_up: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,10 @@ class Observation:
 def observe(hour: Hour, step: int, prices: Mapping[str, float]) -> Observation:
     """What can be known at decision ``step`` of ``hour``, where ``prices`` are the prices on the exchange now."""
     minute = hour.minutes[step]
-    quotes = tuple(Quote(ticker.symbol, prices[ticker.symbol]) for ticker in hour.tickers)
+    quotes = tuple(
+        Quote(ticker.symbol, prices[ticker.symbol], prices[ticker.symbol] >= ticker.last_hour_price)
+        for ticker in hour.tickers
+    )
     questions = tuple(
         OpenQuestion(market.label, market.question, prices[market.label])
         for market in hour.predictions
@@ -88,50 +93,77 @@ def observe(hour: Hour, step: int, prices: Mapping[str, float]) -> Observation:
     return Observation(hour.window_id, step, minute, quotes, questions, headlines, tuple(offers))
 
 
-PROMPT_VERSION = "1"
-"""Stored with every simulated window: a window that was played with another prompt is not replayed."""
-
 _SYSTEM: dict[StageName, str] = {
-    "one": "Good news: BUY. Bad news: SELL.",
-    "several": "Good news: BUY. Bad news: SELL. For a question: YES or NO. If unsure: HOLD.",
+    "one": "Trade the news.",
+    "several": "Trade the news: BUY or SELL a ticker, YES or NO for a question, or HOLD.",
 }
 
-_QUESTION = (OpenQuestion("#1", "port reopens this hour", 0.5),)
 
-_EXAMPLES: dict[StageName, tuple[tuple[tuple[tuple[str, int], ...], str, Decision], ...]] = {
+@dataclass(frozen=True, slots=True)
+class WorkedExample:
+    """A decision that fits its news."""
+
+    quotes: tuple[Quote, ...]
+    headline: str
+    decision: Decision
+
+
+_QUESTION = (OpenQuestion("#1", "ferry departs soon", 0.5),)
+
+EXAMPLES: dict[StageName, tuple[WorkedExample, ...]] = {
     "one": (
-        ((("$COIN", 83),), "Orders at $COIN surge", Decision(BUY, "$COIN", 20)),
-        ((("$COIN", 214),), "$COIN wins a big award", Decision(BUY, "$COIN", 20)),
-        ((("$COIN", 147),), "Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
-        ((("$COIN", 320),), "$COIN recalls a faulty product", Decision(SELL, "$COIN", 20)),
+        WorkedExample((Quote("$ACME", 83, False),), "Orders at $ACME surge", Decision(BUY, "$ACME", 20)),
+        WorkedExample((Quote("$IRIS", 214, True),), "$IRIS gets a big award", Decision(BUY, "$IRIS", 20)),
+        WorkedExample((Quote("$ZETA", 147, True),), "Orders at $ZETA collapse", Decision(SELL, "$ZETA", 20)),
+        WorkedExample((Quote("$FLUX", 320, False),), "$FLUX gets a big penalty", Decision(SELL, "$FLUX", 20)),
     ),
     "several": (
-        ((("$COIN", 83), ("$NOVA", 214), ("$MINT", 147)), "Orders at $NOVA surge", Decision(BUY, "$NOVA", 20)),
-        (
-            (("$COIN", 121), ("$NOVA", 52), ("$MINT", 320)),
-            "Plans are cancelled: port reopens this hour",
+        WorkedExample(
+            (Quote("$ACME", 83, True), Quote("$IRIS", 214, False), Quote("$ZETA", 147, True)),
+            "Orders at $IRIS surge",
+            Decision(BUY, "$IRIS", 20),
+        ),
+        WorkedExample(
+            (Quote("$FLUX", 56, False), Quote("$ZETA", 121, True), Quote("$ACME", 94, False)),
+            "The captain confirms: ferry departs soon",
+            Decision(YES, "#1", 2),
+        ),
+        WorkedExample(
+            (Quote("$IRIS", 260, True), Quote("$FLUX", 91, True), Quote("$ACME", 48, False)),
+            "Orders at $FLUX collapse",
+            Decision(SELL, "$FLUX", 20),
+        ),
+        WorkedExample(
+            (Quote("$ZETA", 320, False), Quote("$IRIS", 172, True), Quote("$FLUX", 67, False)),
+            "Plans are cancelled: ferry departs soon",
             Decision(NO, "#1", 2),
         ),
-        ((("$COIN", 260), ("$NOVA", 91), ("$MINT", 48)), "Orders at $COIN collapse", Decision(SELL, "$COIN", 20)),
     ),
 }
-"""Prices, news and the right answer. No price occurs twice, or the model would treat it as part of the answer."""
+"""Prices, news and an answer. No price occurs twice, or the model would treat it as part of the answer."""
+
+_ORDERS: dict[StageName, tuple[tuple[int, ...], ...]] = {
+    "one": ((0, 1, 2, 3), (1, 0, 3, 2), (0, 1, 3, 2), (1, 0, 2, 3)),
+    "several": ((0, 1, 2, 3), (1, 2, 3, 0), (2, 3, 0, 1), (3, 0, 1, 2)),
+}
+"""One for each day, in turn."""
 
 
 def messages_for(seen: Observation, stage: StageName) -> list[ChatMessage]:
     """The conversation up to the agent's turn to decide on ``seen``."""
     chat = [ChatMessage(role="system", content=_SYSTEM[stage])]
     questions = () if stage == "one" else _QUESTION
-    for prices, headline, decision in _EXAMPLES[stage]:
-        quotes = tuple(Quote(symbol, price) for symbol, price in prices)
-        chat.append(ChatMessage(role="user", content=_layout(quotes, questions, (headline,))))
-        chat.append(ChatMessage(role="assistant", content=str(decision)))
+    orders = _ORDERS[stage]
+    for number in orders[start_of(seen.window_id).toordinal() % len(orders)]:
+        example = EXAMPLES[stage][number]
+        chat.append(ChatMessage(role="user", content=_layout(example.quotes, questions, (example.headline,))))
+        chat.append(ChatMessage(role="assistant", content=str(example.decision)))
     chat.append(ChatMessage(role="user", content=_layout(seen.quotes, seen.questions, seen.headlines)))
     return chat
 
 
 def _layout(quotes: tuple[Quote, ...], questions: tuple[OpenQuestion, ...], headlines: tuple[str, ...]) -> str:
-    lines = [f"{quote.symbol} {quote.price:.0f}" for quote in quotes]
+    lines = [f"{quote.symbol} {'up' if quote.is_up else 'down'} to {quote.price:.0f}" for quote in quotes]
     lines += [f"{question.label} {question.question} YES {question.yes_price:.2f}" for question in questions]
     lines += [f"News: {headline}" for headline in headlines]
     return "\n".join(lines)

@@ -22,8 +22,7 @@ from trainer.ledger import simulation
 from trainer.world.agents import DEFAULT_EXPLORATION, Agent, Exploration
 from trainer.world.exchange import Book
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits
-from trainer.world.market import Market
-from trainer.world.observation import PROMPT_VERSION
+from trainer.world.market import EDITION, Market
 from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import record_hour
 
@@ -109,7 +108,7 @@ async def play_windows(
     ``write_together`` windows are written at a time: faster, but an interruption loses up to that many.
     """
     await refuse_a_live_game(database)
-    todo = await simulation.unplayed(database, astuple(market), window_ids)
+    todo = await simulation.unplayed(database, astuple(market), window_ids, EDITION)
     first_index = await simulation.windows_played(database, market.seed)
     player = Player(market, cast, exploration, limits)
     known = await simulation.balances(database, [agent.agent_id for agent in cast])
@@ -155,7 +154,7 @@ def _window_row(market: Market, limits: TradingLimits, played: PlayedHour, index
     return simulation.SimulatedWindowRow(
         played.hour.window_id,
         *(market.seed, market.luck, market.stage, market.decisions),
-        *(PROMPT_VERSION, index),
+        *(EDITION, index),
         limits=msgspec.json.encode(asdict(limits)).decode(),
         tape=msgspec.json.encode(played.tape).decode(),
     )

@@ -11,7 +11,6 @@ from functools import cached_property
 from data_bridge.models import ChatMessage
 from trainer.world.actions import ActionError, Decision
 from trainer.world.agents import DEFAULT_EXPLORATION, Agent, AgentAnswer, Ask, Exploration
-from trainer.world.chance import unit
 from trainer.world.exchange import Book, Exchange, Tape, fill_price, marks
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits, judge_reply
 from trainer.world.market import Hour, Market
@@ -103,14 +102,16 @@ class Player:
     async def _ask(self, seen: Observation, window_index: int) -> list[AgentAnswer]:
         """One answer per agent, in the cast's order, all requested concurrently."""
         messages = messages_for(seen, self.market.stage)
-        epsilon = self.exploration.epsilon(window_index)
+        decision = (self.market.seed, seen.window_id, seen.step)
+        explorers = self.exploration.explorers(len(self.cast), window_index, *decision)
 
-        def ask(agent: Agent) -> Ask:
-            key = (self.market.seed, seen.window_id, seen.step, agent.index)
-            explores = unit(*key, "explore") < epsilon
-            return Ask(messages, seen, explores, self.exploration, self.limits, key)
+        def ask(place: int, agent: Agent) -> Ask:
+            key = (*decision, agent.index)
+            return Ask(messages, seen, explorers.get(place), self.exploration, self.limits, key)
 
-        return list(await asyncio.gather(*(agent.policy.answer(ask(agent)) for agent in self.cast)))
+        return list(
+            await asyncio.gather(*(agent.policy.answer(ask(place, agent)) for place, agent in enumerate(self.cast)))
+        )
 
     async def _play_hour(self, hour: Hour, index: int, first_answers: list[AgentAnswer]) -> PlayedHour:
         exchange = Exchange(hour)

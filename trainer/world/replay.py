@@ -6,6 +6,7 @@ decisions of the same hours. A replayed reply does not move prices: they come fr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -18,8 +19,10 @@ from trainer.ledger.simulation import played_windows
 from trainer.world.actions import Decision
 from trainer.world.exchange import Book, Tape, fill_price, instrument, marks
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits, judge_reply
-from trainer.world.market import Hour, Market, StageName
-from trainer.world.observation import PROMPT_VERSION, Observation, messages_for, observe
+from trainer.world.market import EDITION, Hour, Market, StageName
+from trainer.world.observation import Observation, messages_for, observe
+
+logger = logging.getLogger(__name__)
 
 NOMINAL_BALANCE = 10_000.0
 
@@ -68,7 +71,18 @@ class ReplayScore:
 
 
 async def load_windows(database: Database, window_ids: Iterable[str]) -> dict[str, SimulatedWindow]:
-    """The simulated windows among ``window_ids``, ready to replay, without those played with an older prompt."""
+    """The simulated windows among ``window_ids``, ready to replay, without those of another edition of the world."""
+    played = await played_windows(database, window_ids)
+    others = [row.window_id for row in played if row.edition != EDITION]
+    if others:
+        logger.warning(
+            "%d windows from %s to %s were played in another edition of the simulated market (Hindsight 0.1.0 had the "
+            "first, this is edition %s) and cannot be replayed: what another decision would have earned is not known.",
+            len(others),
+            min(others),
+            max(others),
+            EDITION,
+        )
     return {
         row.window_id: SimulatedWindow(
             row.window_id,
@@ -76,8 +90,8 @@ async def load_windows(database: Database, window_ids: Iterable[str]) -> dict[st
             msgspec.json.decode(row.tape, type=Tape),
             msgspec.json.decode(row.limits, type=TradingLimits),
         )
-        for row in await played_windows(database, window_ids)
-        if row.prompt_version == PROMPT_VERSION
+        for row in played
+        if row.edition == EDITION
     }
 
 

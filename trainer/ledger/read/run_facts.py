@@ -13,7 +13,6 @@ import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
-from data_bridge.window_ids import is_held_out
 from trainer.evidence import Evaluation, from_json
 from trainer.ledger.batches import decode_groups
 from trainer.ledger.certificates import find as find_certificate
@@ -43,6 +42,12 @@ ORDER BY (SELECT max(promotion_id) FROM hindsight.promotions p
           WHERE p.evaluation_id = e.evaluation_id AND p.step = $2) DESC NULLS LAST,
          run_id IS NULL, created_at DESC
 LIMIT 1
+"""
+_CONSULTED = """
+SELECT seen ->> 'window_id' AS window_id,
+       array_agg(model || '@step' || candidate_step || coalesce(' (' || ruling || ')', '') ORDER BY created_at) AS names
+FROM hindsight.evaluations, jsonb_array_elements(report -> 'windows') AS seen
+WHERE seen ->> 'window_id' = ANY($1) GROUP BY 1
 """
 # The state of the last promoted checkpoint; a rollback to a checkpoint does not promote it again.
 _PROMOTION = """
@@ -106,7 +111,12 @@ async def gather(database: Database, run_id: str) -> RunFacts:
             "SELECT count(*) FROM hindsight.simulated_windows WHERE window_id = ANY($1)",
             [window.window_id for window in windows],
         )
-        leaked = await _leaked(connection, run_id, run["model"], float(settings.get("held_out_share", 0.1)), evaluation)
+        leaked = await _leaked(connection, run["model"], evaluation)
+        seen = {
+            *(one.window_id for one in windows),
+            *(one.window_id for one in (evaluation.windows if evaluation else ())),
+        }
+        consulted = await connection.fetch(_CONSULTED, list(seen))
     return RunFacts(
         run_id=run_id,
         model=run["model"],
@@ -141,25 +151,20 @@ async def gather(database: Database, run_id: str) -> RunFacts:
         windows=windows,
         simulated_windows=simulated,
         leaked_windows=leaked,
+        consulted={row["window_id"]: tuple(row["names"]) for row in consulted},
     )
 
 
-async def _leaked(
-    connection: Any, run_id: str, model: str, share: float, evaluation: Evaluation | None
-) -> tuple[str, ...]:
-    """Held-out windows in a batch of this run, and evaluation windows in any batch of the model."""
+async def _leaked(connection: Any, model: str, evaluation: Evaluation | None) -> tuple[str, ...]:
+    """Evaluation windows in a batch that made the candidate: must be none."""
+    if evaluation is None:
+        return ()
     rows = await connection.fetch(
-        "SELECT DISTINCT t.window_id, b.run_id = $1 AS is_own FROM hindsight.batch_trajectories t"
-        " JOIN hindsight.batches b USING (batch_id) WHERE b.run_id = $1 OR (b.model = $2 AND NOT t.released)",
-        *(run_id, model),
+        "SELECT DISTINCT t.window_id FROM hindsight.batch_trajectories t JOIN hindsight.batches b USING (batch_id)"
+        " WHERE b.model = $1 AND NOT t.released AND b.step <= $2 AND t.window_id = ANY($3) ORDER BY 1",
+        *(model, evaluation.candidate.step, [window.window_id for window in evaluation.windows]),
     )
-    evaluated = {window.window_id for window in evaluation.windows} if evaluation is not None else set()
-    leaked = {
-        row["window_id"]
-        for row in rows
-        if row["window_id"] in evaluated or (row["is_own"] and is_held_out(row["window_id"], share))
-    }
-    return tuple(sorted(leaked))
+    return tuple(row["window_id"] for row in rows)
 
 
 def _steps(batches: Sequence[Any], members: Sequence[Any]) -> tuple[StepFacts, ...]:

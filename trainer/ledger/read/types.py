@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -145,7 +145,9 @@ class RunFacts:
     simulated_windows: int
     """How many of ``windows`` the simulated market played."""
     leaked_windows: tuple[str, ...]
-    """Held-out windows in a batch: must be empty, or the comparison is invalid."""
+    """Evaluation windows in the candidate's own past: must be empty, or the comparison is invalid."""
+    consulted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """For each window, who was evaluated on it, in any run: the checkpoint, and the ruling if there was one."""
 
     @property
     def checkpoint(self) -> str:

@@ -9,5 +9,6 @@ a durable checkpoint:
 - ``local`` lets ART train on the GPU; ``adapter_files`` checks which of ART's checkpoints are complete;
 - ``serverless`` sends it to W&B and follows the job (``remote_job``), so that no job is lost and none is sent twice.
 
-All of them use ART through ``art_interface``. Choosing imports neither torch nor art.
+The CPU backend can also go back to an earlier checkpoint (``forks``). All of them use ART through ``art_interface``.
+Choosing imports neither torch nor art.
 """

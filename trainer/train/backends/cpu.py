@@ -51,6 +51,7 @@ class CpuBackend:
         )
         self._store = store_of(trainee.home, trainee.model.model)
         self._model: art.TrainableModel | None = None
+        self._pace = 1.0
 
     async def open(self) -> int:
         trainee = self._trainee
@@ -67,6 +68,15 @@ class CpuBackend:
         newest = self._store.newest()
         return 0 if newest is None else newest.step
 
+    async def start_step(self) -> int:
+        return await self._backend.start_step()
+
+    async def start_from(self, step: int) -> None:
+        await self._backend.start_from(step)
+
+    def slow_down(self, share: float) -> None:
+        self._pace = share
+
     def checkpoint(self, step: int) -> Checkpoint:
         model = self._trainee.model
         location = self._store.path(step) if step else model_directory(model.base_model, self._trainee.home)
@@ -80,11 +90,11 @@ class CpuBackend:
         if prepared.trainable_tokens == 0:
             raise BackendError(_why_nothing(prepared))
         await on_submitted(f"cpu:{batch_id}")
-        is_warm_start = await self.current_step() < settings.warm_start
+        is_warm_start = self._depth(await self.start_step(), settings.warm_start) < settings.warm_start
         result = await self._backend.train(
             self._model,
             prepared.groups,
-            learning_rate=settings.learning_rate,
+            learning_rate=settings.learning_rate * self._pace,
             loss=settings.loss,
             epsilon=settings.epsilon if settings.loss == "ppo" else None,
             epsilon_high=settings.epsilon_high,
@@ -117,8 +127,20 @@ class CpuBackend:
         known = self._trainee.training.model_dump(mode="json", include=set(CpuTrainingSettings.model_fields))
         return known | {"purposes": list(self._trainee.purposes), "seed": self._trainee.seed}
 
+    def _depth(self, step: int, enough: int) -> int:
+        """How many steps led to ``step``, up to ``enough``; one whose past is deleted has had enough."""
+        depth = 0
+        while step > 0 and depth < enough:
+            if not self._store.is_sound(step):
+                return enough
+            parent = self._store.read(step).parent_step
+            depth, step = depth + 1, step - 1 if parent is None else parent
+        return depth
+
     def _result(self, stored: StoredStep) -> StepResult:
-        return StepResult(self.checkpoint(stored.step), stored.trainable_tokens, dict(stored.metrics))
+        return StepResult(
+            self.checkpoint(stored.step), stored.trainable_tokens, dict(stored.metrics), parent_step=stored.parent_step
+        )
 
 
 def _why_nothing(prepared: PreparedBatch) -> str:
@@ -139,14 +161,26 @@ class _Loaded:
     policy: CpuPolicy
     step: int | None = None
     """None while the weights belong to no checkpoint: before the first is loaded, and during a step."""
+    fork: tuple[int, int] | None = None
+    """The newest step when training went back, and the step that it went back to."""
+
+    @property
+    def newest(self) -> int:
+        newest = self.store.newest()
+        return 0 if newest is None else newest.step
+
+    @property
+    def start(self) -> int:
+        """The step that the next one starts from."""
+        newest = self.newest
+        return self.fork[1] if self.fork is not None and self.fork[0] == newest else newest
 
     def synchronise(self) -> int:
-        """Load the newest checkpoint if the weights in memory differ from it, for example after a failed step."""
-        newest = self.store.newest()
-        step = 0 if newest is None else newest.step
+        """Load the checkpoint to start from if the weights in memory differ, for example after a failed step."""
+        step = self.start
         if self.step != step:
             self.step = None
-            if newest is None:
+            if step == 0:
                 self.policy.reset()
             else:
                 self.policy.load(self.store.path(step))
@@ -257,7 +291,7 @@ class ArtCpuBackend:
         known_metrics: Mapping[str, float],
     ) -> tuple[StoredStep, Path]:
         loaded = self._loaded
-        step = loaded.synchronise() + 1
+        parent, step = loaded.synchronise(), loaded.newest + 1
         loaded.step = None  # from here on the weights belong to no checkpoint until they are saved
         try:
             measured = gradient_step(loaded.policy, groups, settings, seed=f"{self._seed}:{step}")
@@ -267,7 +301,7 @@ class ArtCpuBackend:
             loaded.synchronise()
             raise self._blamed(error, groups, settings, step) from error
         trained, metrics = int(measured["trainable_tokens"]), {**known_metrics, **measured}
-        stored = StoredStep(step, batch_id, trained, loaded.base_model, dict(config), metrics)
+        stored = StoredStep(step, batch_id, trained, loaded.base_model, dict(config), metrics, parent)
         path = loaded.store.save(stored, loaded.policy.save)
         loaded.step = step
         return stored, path
@@ -294,6 +328,22 @@ class ArtCpuBackend:
         """Waits for the current step, which becomes durable."""
         await asyncio.to_thread(self._thread.shutdown)
         self._registered = None
+
+    async def start_step(self) -> int:
+        return await self._in_thread(lambda: self._loaded.start)
+
+    async def start_from(self, step: int) -> None:
+        """Go back to ``step`` until the next one is trained. BackendError if its checkpoint is not intact."""
+        await self._in_thread(self._go_back, step)
+
+    def _go_back(self, step: int) -> None:
+        loaded = self._loaded
+        if step > 0 and not loaded.store.is_sound(step):
+            raise BackendError(
+                f"Training should go back to step {step}, but {loaded.store.path(step)} is missing or damaged: "
+                "restore it, or use another --model."
+            )
+        loaded.fork = (loaded.newest, step)
 
     async def _get_step(self, model: art.TrainableModel) -> int:
         newest = await self._in_thread(self._loaded.store.newest)

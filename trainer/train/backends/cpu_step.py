@@ -68,6 +68,8 @@ class _Tally:
     """At the level that the loss uses."""
     advantages: list[Tensor] = field(default_factory=list)
     entropies: list[Tensor] = field(default_factory=list)
+    first_entropies: list[Tensor] = field(default_factory=list)
+    """Of the first token of every reply."""
     from_base: list[Tensor] = field(default_factory=list)
     """KL of whole distributions from the base model, where it was measured."""
 
@@ -99,6 +101,7 @@ def gradient_step(
     return {
         "loss": sum(losses) / len(losses),
         "grad_norm": sum(norms) / len(norms),
+        "learning_rate": settings.learning_rate,
         "updates": float(len(losses)),
         "sequences": float(len(sequences)),
         **_metrics(tally, settings),
@@ -185,6 +188,7 @@ def _note(tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: L
     tally.ratios.append(_ratios(new - old, inputs["group_ids"][0, targets], objective))
     tally.advantages.append(inputs["advantages"][0, targets])
     tally.entropies.append(likelihoods.entropies.detach())
+    tally.first_entropies.append(likelihoods.entropies.detach()[_first_of_reply(targets)])
 
 
 def _ratios(differences: Tensor, replies: Tensor, objective: Any) -> Tensor:
@@ -208,6 +212,7 @@ def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
     metrics = {
         "trainable_tokens": float(len(new)),
         "entropy": float(torch.cat(tally.entropies).mean()),
+        "first_token_entropy": float(torch.cat(tally.first_entropies).mean()),
         "ratio": float(ratio.mean()),
         "ratio_max": float(ratio.max()),
         "effective_sample_size": float(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())),

@@ -38,6 +38,7 @@ from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.config.training import ObjectiveSettings, TraineeSettings
 from trainer.faults import RowFaults, bisected, control_row, described, may_be_a_rows
+from trainer.train.credit import credits_of
 from trainer.train.selection import advantages, spread
 from trainer.types import Batch, JudgedGroup, PreparedBatch
 
@@ -58,10 +59,15 @@ async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None 
         policy_step=batch.policy_step,
         purposes=trainee.purposes,
         foreign=settings.foreign,
+        drawn=trainee.drawn,
         max_staleness=settings.max_staleness,
     )
     known = {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
-    parts = [await _prepared_group(judged, rules, scorer, trainee.min_spread, known) for judged in batch.groups]
+    credits = [credits_of(judged) for judged in batch.groups]
+    parts = [
+        await _prepared_group(judged, rewards, rules, scorer, trainee.min_spread, known)
+        for judged, rewards in zip(batch.groups, credits, strict=True)
+    ]
     groups = [part.group for part in parts if part.group is not None]
     counts = sum((part.counts for part in parts), TokenCounts())
     return PreparedBatch(
@@ -82,6 +88,7 @@ class _Part:
 
 async def _prepared_group(
     judged: JudgedGroup,
+    rewards: Sequence[float],
     rules: ConversionRules,
     scorer: Scorer | None,
     min_spread: float,
@@ -89,10 +96,9 @@ async def _prepared_group(
 ) -> _Part:
     import art
 
-    rewards = judged.scores
     if len(rewards) < 2:
         return _Part(None, _excluded(judged, Reason.NO_COMPARABLE_PEER, "alone in its group"))
-    apart = spread(rewards)
+    apart = spread(judged.scores)
     if apart == 0 or apart < min_spread:
         return _Part(None, _excluded(judged, Reason.NO_SPREAD, f"best and worst differ by {apart:.3f}"))
     signs = advantages(rewards)

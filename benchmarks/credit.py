@@ -1,0 +1,144 @@
+"""How fast the embedded model learns to read, by how much of the credit is for being valid.
+
+    python benchmarks/credit.py [--validity 0.0 0.1 0.25] [--imitate 0] [--steps 6] [--hours 6] [--quick]
+
+Real gradient steps on hours of the simulated market, without playing: in each hour two BUY and two SELL, as explorers
+give them, beside as many invalid replies, which count for the mean and are not trained. ``--imitate N`` makes the first
+N steps imitations of the right replies alone. Printed, for questions with unseen words: the AUC of BUY against SELL for
+good news against bad, the direction at temperature 1, the preference for BUY, and how likely either is at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+
+from data_bridge.art_converter import UNTRAINED, ScoreRequest
+from data_bridge.models import ChatMessage
+from data_bridge.window_ids import start_of, window_of
+from trainer.inference.base_model import EMBEDDED, model_directory, prompt_tokens
+from trainer.inference.policy import CpuPolicy, Layout
+from trainer.train.backends.art_interface import import_art
+from trainer.train.backends.cpu_step import StepSettings, gradient_step
+from trainer.world.actions import BUY, SELL, Decision
+from trainer.world.exchange import Exchange
+from trainer.world.market import Market
+from trainer.world.observation import messages_for, observe
+from trainer.world.questions import Question, questions
+
+_TOGETHER = 16
+
+
+@torch.no_grad()
+def preferences(policy: CpuPolicy, asked: Sequence[Question]) -> Any:
+    """The log-probabilities of the first tokens of BUY and SELL, a row for each question."""
+    first = [policy.tokenizer(verb, add_special_tokens=False).input_ids[0] for verb in (BUY, SELL)]
+    prompts = [list(prompt_tokens(policy.tokenizer, one.messages)) for one in asked]
+    order = sorted(range(len(asked)), key=prompts.__getitem__)
+    found = np.zeros((len(asked), 2))
+    for start in range(0, len(order), _TOGETHER):
+        part = order[start : start + _TOGETHER]
+        lowest, highest = prompts[part[0]], prompts[part[-1]]  # in order: what these two share, all share
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(lowest, highest, strict=False))
+        shared = [token for token, _ in alike]
+        tokens, positions, groups, ends = list(shared), list(range(len(shared))), [0] * len(shared), []
+        for number, index in enumerate(part, start=1):
+            rest = prompts[index][len(shared) :]
+            positions += range(len(shared), len(shared) + len(rest))
+            tokens, groups = tokens + rest, groups + [number] * len(rest)
+            ends.append(len(tokens))
+        ids = torch.tensor([groups])
+        layout = Layout(ids, torch.zeros_like(ids))
+        hidden = policy._hidden(torch.tensor([tokens]), torch.tensor([positions]), layout)[0, [end - 1 for end in ends]]
+        logprobs = torch.log_softmax(policy._causal.get_output_embeddings()(hidden), dim=-1)[:, first]
+        found[part] = logprobs.numpy()
+    return found
+
+
+def described(policy: CpuPolicy, asked: Sequence[Question]) -> str:
+    from scipy.stats import mannwhitneyu
+
+    known = preferences(policy, asked)
+    direction = np.array([one.direction for one in asked])
+    apart = known[:, 0] - known[:, 1]
+    area = mannwhitneyu(apart[direction > 0], apart[direction < 0]).statistic
+    area /= (direction > 0).sum() * (direction < 0).sum()
+    right, bought = 1 / (1 + np.exp(-apart * direction)), 1 / (1 + np.exp(-apart))
+    return f"{area:8.2f} {right.mean():10.2f} {bought.mean():8.2f} {np.exp(known).sum(axis=1).mean():8.2f}"
+
+
+def hour_of(policy: CpuPolicy, market: Market, number: int, validity: float) -> Any:
+    """A group of right, wrong and invalid replies to one hour, credited as the train stage would."""
+    art = import_art()
+    hour = market.hour(window_of(start_of("2026-11-01T00:00") + timedelta(hours=number)))
+    [ticker] = hour.tickers
+    went_up = ticker.end_price > ticker.start_price
+    messages = tuple(messages_for(observe(hour, 0, Exchange(hour).quotes(0)), market.stage))
+    members = []
+    for verb in (BUY, SELL) * 2:
+        credit = validity + (0.5 if (verb == BUY) == went_up else -0.5)
+        members.append(_member(art, policy, messages, str(Decision(verb, ticker.symbol, 20)), credit))
+    if validity:
+        members += [art.Trajectory(messages_and_choices=list(UNTRAINED), reward=-validity)] * len(members)
+    return art.TrajectoryGroup(members)
+
+
+def _member(art: Any, policy: CpuPolicy, messages: tuple[ChatMessage, ...], text: str, reward: float) -> Any:
+    from openai.types.chat.chat_completion import Choice
+
+    [scored] = policy.score([ScoreRequest(messages, text)])
+    assert scored is not None
+    tokens = [
+        {"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []}
+        for token, logprob in zip(scored.token_ids, scored.logprobs, strict=True)
+    ]
+    message = {"role": "assistant", "content": text}
+    choice = Choice.model_validate(
+        {"index": 0, "finish_reason": "stop", "message": message, "logprobs": {"content": tokens, "refusal": None}}
+    )
+    return art.Trajectory(messages_and_choices=[*(one.as_dict() for one in messages), choice], reward=reward)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--validity", type=float, nargs="+", default=[0.0, 0.1, 0.25], help="what being valid is worth")
+    parser.add_argument("--imitate", type=int, default=0, help="first steps that only imitate right replies")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--hours", type=int, default=6, help="in each step")
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--questions", type=int, default=48)
+    parser.add_argument("--home", type=Path, default=Path(".hindsight"), help="where the converted model is kept")
+    parser.add_argument("--quick", action="store_true", help="a short run")
+    options = parser.parse_args()
+    if options.quick:
+        options.validity, options.steps, options.hours, options.questions = [0.1], 1, 2, 8
+    import_art()
+    from art._backend_training import build_rl_train_configs
+
+    _, objective = build_rl_train_configs(learning_rate=options.learning_rate, ppo=True, epsilon=0.2)
+    policy = CpuPolicy(model_directory(EMBEDDED, options.home), rank=16, learning_rate=options.learning_rate, seed=0)
+    asked, market = questions(options.questions, "unseen", "trained"), Market(7)
+    print("validity  step      AUC  direction      BUY   either")
+    for validity in options.validity:
+        policy.reset()
+        for step in range(options.steps + 1):
+            print(f"{validity:8.2f} {step:5d} {described(policy, asked)}", flush=True)
+            if step < options.steps:
+                numbers = range(step * options.hours, (step + 1) * options.hours)
+                groups = [hour_of(policy, market, number, validity) for number in numbers]
+                settings = StepSettings(objective, options.learning_rate, 1.0, only_good=step < options.imitate)
+                gradient_step(policy, groups, settings, seed=str(step))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A collapse is undone by what the ledger says: back to the last healthy step, with half the learning rate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from data_bridge.database import Database
+from data_bridge.errors import BackendError
+from tests.builders_promotion import insert_checkpoint
+from trainer.ledger.runs import Ledger
+from trainer.progress import Progress
+from trainer.train.recovery import recover
+from trainer.train.thresholds import parse_thresholds
+from trainer.types import Checkpoint
+
+LIMITS = parse_thresholds(("answer_share>0.95",))
+
+
+@dataclass
+class Said:
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def show(self, progress: Progress) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Remembering:
+    """The part of a backend that goes back."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self.started_from: int | None = None
+        self.share = 1.0
+
+    async def start_step(self) -> int:
+        return self.started_from or 0
+
+    async def start_from(self, step: int) -> None:
+        self.started_from = step
+
+    def slow_down(self, share: float) -> None:
+        self.share = share
+
+    def checkpoint(self, step: int) -> Checkpoint:
+        return Checkpoint("hindsight", step, "base", "cpu", f"/checkpoints/{step}")
+
+
+class OnlyForward:
+    name = "serverless"
+
+
+async def trained(database: Database, step: int, share: float, played_by: int, parent: int | None = None) -> None:
+    await insert_checkpoint(database, step, windows=[])
+    await database.pool.execute(
+        "UPDATE hindsight.batches SET metrics = $2::jsonb WHERE batch_id = $1",
+        *(f"hindsight-batch-{step}", json.dumps({"answer_share": share, "played_by_step": played_by})),
+    )
+    await database.pool.execute("UPDATE hindsight.checkpoints SET parent_step = $2 WHERE step = $1", step, parent)
+
+
+async def run_of(database: Database) -> str:
+    return str(await database.pool.fetchval("SELECT run_id FROM hindsight.batches LIMIT 1"))
+
+
+async def test_the_step_before_the_collapse_is_where_training_goes_on(database: Database, tmp_path: Path) -> None:
+    for step, share in ((1, 0.6), (2, 0.7), (3, 0.98)):
+        await trained(database, step, share, step - 1)
+    backend, said = Remembering(), Said()
+    ledger = Ledger(database, tmp_path)
+    assert await recover(backend, ledger, "hindsight", await run_of(database), LIMITS, said)  # type: ignore[arg-type]
+    assert (backend.started_from, backend.share) == (1, 0.5)
+    [line] = said.lines
+    assert "hindsight@step1" in line
+    assert "half the learning rate" in line
+
+
+async def test_a_run_that_was_killed_after_going_back_keeps_its_smaller_steps(
+    database: Database, tmp_path: Path
+) -> None:
+    for step, share in ((1, 0.6), (2, 0.7), (3, 0.98)):
+        await trained(database, step, share, step - 1)
+    await trained(database, 4, 0.99, 2, parent=1)  # the rest of the hours that the collapsed step played
+    backend, said = Remembering(), Said()
+    ledger = Ledger(database, tmp_path)
+    assert not await recover(backend, ledger, "hindsight", await run_of(database), LIMITS, said)  # type: ignore[arg-type]
+    assert (backend.started_from, backend.share) == (None, 0.5)
+    assert not said.lines
+
+
+async def test_a_model_that_collapses_again_and_again_is_stopped(database: Database, tmp_path: Path) -> None:
+    await trained(database, 1, 0.6, 0)
+    for step in (2, 4, 6, 8, 10):
+        await trained(database, step, 0.7, 1, parent=1)
+        await trained(database, step + 1, 0.98, step)
+    with pytest.raises(BackendError, match="again and again") as raised:
+        await recover(
+            Remembering(),  # type: ignore[arg-type]
+            *(Ledger(database, tmp_path), "hindsight", await run_of(database), LIMITS, Said()),
+        )
+    assert "--learning-rate" in str(raised.value)
+
+
+async def test_a_backend_that_cannot_go_back_warns(database: Database, tmp_path: Path) -> None:
+    for step, share in ((1, 0.6), (2, 0.98)):
+        await trained(database, step, share, step - 1)
+    said = Said()
+    ledger = Ledger(database, tmp_path)
+    assert not await recover(OnlyForward(), ledger, "hindsight", None, LIMITS, said)  # type: ignore[arg-type]
+    assert said.lines[0].startswith("warning: the model collapses")

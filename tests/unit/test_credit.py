@@ -1,0 +1,70 @@
+"""Validity and decision are credited apart, and no answer gains by being common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import WINDOW, make_action, make_outcomes, make_step, make_trajectory
+from trainer.train.credit import answer_of, credits_of
+from trainer.train.selection import advantages
+from trainer.types import Group, JudgedGroup, JudgeIdentity, Verdict
+
+IDENTITY = JudgeIdentity("outcome", "outcome", "2", "2", is_llm=False)
+Said = tuple[str | None, float]
+"""An answer (None: not valid) and its score."""
+
+
+def judged(*members: Said) -> JudgedGroup:
+    rows = tuple(
+        make_trajectory(
+            f"agent-{number}",
+            steps=[make_step(action=make_action(answer or "BUY", success=answer is not None))],
+        )
+        for number, (answer, _) in enumerate(members)
+    )
+    verdicts = tuple(Verdict(row.trajectory_id, score, 0.0, "") for row, (_, score) in zip(rows, members, strict=True))
+    return JudgedGroup(Group("g", WINDOW, rows, make_outcomes()), verdicts, IDENTITY, "key")
+
+
+def of(credits: Sequence[float], members: Sequence[Said], answer: str | None) -> float:
+    return sum(one for one, (said, _) in zip(credits, members, strict=True) if said == answer)
+
+
+def test_if_all_are_valid_the_credits_are_the_advantages() -> None:
+    group = judged(("BUY", 1.0), ("SELL", 0.2), ("BUY", 0.9), ("SELL", 0.3))
+    assert credits_of(group) == pytest.approx(advantages(group.scores))
+
+
+def test_a_group_whose_valid_members_agree_teaches_validity_alone() -> None:
+    members: list[Said] = [("SELL", 0.6), ("SELL", 0.6), (None, 0.0), (None, 0.0)]
+    credits = credits_of(judged(*members))
+    assert credits[0] == credits[1] > 0 > credits[2] == credits[3]
+
+
+def test_what_validity_gains_is_shared_by_answers_and_not_by_members() -> None:
+    members: list[Said] = [*([("SELL", 0.5)] * 5), ("BUY", 0.5), (None, 0.0), (None, 0.0)]
+    credits = credits_of(judged(*members))
+    assert of(credits, members, "BUY") == pytest.approx(of(credits, members, "SELL"))
+    assert of(credits, members, "BUY") > 0
+
+
+def test_a_wrong_decision_is_not_learnt_for_being_valid() -> None:
+    members: list[Said] = [("BUY", 1.0), ("SELL", 0.25), *([(None, 0.0)] * 6)]
+    right, wrong, *_ = credits_of(judged(*members))
+    assert right > 0 > wrong
+
+
+@given(st.lists(st.tuples(st.sampled_from(["BUY", "SELL", "HOLD", None]), st.floats(0, 1)), min_size=2, max_size=10))
+def test_the_credits_of_a_group_sum_to_zero(members: list[Said]) -> None:
+    assert sum(credits_of(judged(*members))) == pytest.approx(0, abs=1e-9)
+
+
+def test_an_answer_is_what_was_done_without_amounts() -> None:
+    [row] = judged(("BUY", 1.0)).group.trajectories
+    assert answer_of(row) == "BUY"
+    [nothing] = judged((None, 0.0)).group.trajectories
+    assert answer_of(nothing) is None

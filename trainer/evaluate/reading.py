@@ -1,0 +1,200 @@
+"""The reading test of the simulated market: questions with a known answer, in four columns, and no judge.
+
+Trained words, unseen words and unseen tickers are asked from ``trainer.world.questions``; the days after are the
+replies that the blind trial got in the evaluation's own windows. The questions and the seeds of the replies are the
+same in every evaluation, so that evaluating again changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_bridge.models import ChatMessage
+from trainer.evaluate.blind_trial import GreedyPolicy
+from trainer.evaluate.comparison import Compared
+from trainer.evaluate.simulated_replay import SimulatedReplay, follows_news
+from trainer.evidence import (
+    DAYS_AFTER,
+    TRAINED_WORDS,
+    UNSEEN_TICKERS,
+    UNSEEN_WORDS,
+    Narrowing,
+    Reader,
+    ReadingFigures,
+    ReadingTest,
+    Role,
+)
+from trainer.statistics.shares import paired_gain, share_interval
+from trainer.types import ChatModel
+from trainer.world.actions import MAX_REPLY_TOKENS
+from trainer.world.chance import bits, pick
+from trainer.world.headlines import direction_of
+from trainer.world.questions import COLUMNS, Question, questions
+
+SAMPLES = 2
+"""Replies to a question at the agents' temperature."""
+SHARES = {TRAINED_WORDS: 8, UNSEEN_WORDS: 1, UNSEEN_TICKERS: 2}
+"""A column gets one in so many of the questions: trained words decide nothing, validity needs fewer than direction."""
+
+_ASKED_TOGETHER = 20
+"""Questions whose replies, greedy and sampled, fill one wave of the engine."""
+
+Replies = list[list[str]]
+"""The replies to each question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How the replies to one question, or in one window, were."""
+
+    replies: int
+    valid: int
+    right: int
+
+
+async def ask(model: ChatModel, asked: Sequence[Question], temperature: float, samples: int, seed: int = 0) -> Replies:
+    """The replies of ``model`` at one temperature."""
+    [replies] = await ask_at(model, asked, {temperature: samples}, seed)
+    return replies
+
+
+async def ask_at(
+    model: ChatModel, asked: Sequence[Question], samples: Mapping[float, int], seed: int = 0
+) -> list[Replies]:
+    """The replies at each temperature, so many each, some questions at a time and all temperatures together."""
+    found: dict[tuple[float, str], list[str]] = {}
+
+    async def one(question: Question, temperature: float, number: int) -> None:
+        key = bits(seed, question.headline) % 2**31
+        completions = await model.chat(
+            question.messages, n=number, temperature=temperature, max_tokens=MAX_REPLY_TOKENS, seed=key
+        )
+        found[temperature, question.headline] = [completion.text for completion in completions]
+
+    for together in _sharing_examples(asked):
+        await asyncio.gather(*(one(question, *kind) for question in together for kind in samples.items()))
+    return [[found[temperature, question.headline] for question in asked] for temperature in samples]
+
+
+def _sharing_examples(asked: Sequence[Question]) -> Iterator[list[Question]]:
+    """Questions with the same worked examples together: an engine reads those once, and takes a fifth of the time."""
+    alike: dict[tuple[ChatMessage, ...], list[Question]] = {}
+    for question in asked:
+        alike.setdefault(question.messages[:-1], []).append(question)
+    for own in alike.values():
+        for start in range(0, len(own), _ASKED_TOGETHER):
+            yield own[start : start + _ASKED_TOGETHER]
+
+
+def at_random(asked: Sequence[Question], seed: int = 0) -> Replies:
+    """Always valid, in a direction that a coin chooses."""
+    return [[one.answer(pick((1, -1), seed, "coin", one.headline))] for one in asked]
+
+
+def as_read(asked: Sequence[Question]) -> Replies:
+    """What a reader who knows all words answers."""
+    return [[one.answer(direction_of(one.headline, one.ticker))] for one in asked]
+
+
+def marked(asked: Sequence[Question], replies: Replies) -> list[Mark]:
+    marks = []
+    for question, own in zip(asked, replies, strict=True):
+        taken = [question.taken(reply) for reply in own]
+        valid = len(taken) - taken.count(None)
+        marks.append(Mark(len(taken), valid, taken.count(question.direction)))
+    return marks
+
+
+def figures_of(reader: Reader, column: str, marks: Sequence[Mark]) -> ReadingFigures:
+    replies, valid, right = (np.array([getattr(one, name) for one in marks]) for name in ("replies", "valid", "right"))
+    return ReadingFigures(
+        reader,
+        column,
+        len(marks),
+        valid=share_interval(valid, replies),
+        right_of_valid=share_interval(right, valid),
+        both=share_interval(right, replies),
+    )
+
+
+async def reading_test(
+    models: Mapping[Role, ChatModel],
+    compared: Sequence[Compared],
+    replay: SimulatedReplay,
+    *,
+    temperature: float,
+    number: int,
+    say: Callable[[str], None],
+) -> ReadingTest:
+    """Ask candidate and base model ``number`` questions with unseen words, and others; see ``SHARES``."""
+    base = models.get(Role.BASE, models[Role.INCUMBENT])
+    marks: dict[tuple[Reader, str], list[Mark]] = {}
+    asked = {column: questions(-(-number // share), *COLUMNS[column]) for column, share in SHARES.items()}
+    for column, own in asked.items():
+        say(f"reading test: {len(own)} questions with {column}")
+        for model, greedy, sampled in (
+            (models[Role.CANDIDATE], Reader.CANDIDATE_GREEDY, Reader.CANDIDATE),
+            (base, Reader.BASE_GREEDY, Reader.BASE),
+        ):
+            heats = {0.0: 1} | ({temperature: SAMPLES} if temperature > 0 else {})
+            replies = await ask_at(model, own, heats)
+            marks[greedy, column], marks[sampled, column] = marked(own, replies[0]), marked(own, replies[-1])
+        marks[Reader.RANDOM, column] = marked(own, at_random(own))
+        marks[Reader.SCRIPT, column] = marked(own, as_read(own))
+    say(f"reading test: {DAYS_AFTER}")
+    marks |= {(reader, DAYS_AFTER): own for reader, own in (await _days_after(models, compared, replay)).items()}
+    return _result(marks, temperature)
+
+
+def unseen_tickers(test: ReadingTest) -> Narrowing:
+    """Whether the candidate still gives valid replies about tickers that it was never trained on."""
+    candidate, base = (test.of(reader, UNSEEN_TICKERS) for reader in (Reader.CANDIDATE, Reader.BASE))
+    if candidate is None or base is None or candidate.valid is None or base.valid is None:
+        return Narrowing(UNSEEN_TICKERS, 0, None, None, "nothing was asked")
+    return Narrowing(UNSEEN_TICKERS, candidate.questions, candidate.valid.mean, base.valid.mean)
+
+
+def _result(marks: Mapping[tuple[Reader, str], Sequence[Mark]], temperature: float) -> ReadingTest:
+    def both(reader: Reader) -> list[float]:
+        return [one.right / one.replies for one in marks[reader, UNSEEN_WORDS]]
+
+    # In a tie the greedy one: it needs nothing that the other has.
+    stronger = max((Reader.BASE_GREEDY, Reader.BASE), key=lambda reader: sum(both(reader)))
+    return ReadingTest(
+        temperature,
+        tuple(figures_of(reader, column, own) for (reader, column), own in marks.items()),
+        stronger,
+        paired_gain(both(Reader.CANDIDATE), both(stronger)),
+    )
+
+
+async def _days_after(
+    models: Mapping[Role, ChatModel], compared: Sequence[Compared], replay: SimulatedReplay
+) -> dict[Reader, list[Mark]]:
+    """The trial's replies, a window each. Only the greedy candidate, whom nobody judges, is still to be asked."""
+    known = [(at, moment) for at in compared if (moment := replay.moment(at.point)) is not None]
+    greedy = GreedyPolicy(models[Role.CANDIDATE])
+    answers = await asyncio.gather(*(greedy.replies(at.point, samples=1, temperature=0.0, seed=0) for at, _ in known))
+    roles = {
+        Reader.CANDIDATE: Role.CANDIDATE,
+        Reader.BASE: Role.BASE if Role.BASE in models else Role.INCUMBENT,
+        Reader.BASE_GREEDY: Role.GREEDY,
+        Reader.RANDOM: Role.RANDOM,
+        Reader.SCRIPT: Role.BASELINE,
+    }
+    by_window: dict[Reader, dict[str, list[tuple[bool, bool]]]] = {reader: {} for reader in Reader}
+    for (at, moment), [answer] in zip(known, answers, strict=True):
+        texts = {reader: [reply.text for reply in at.replies.get(role, ())] for reader, role in roles.items()}
+        for reader, own in (texts | {Reader.CANDIDATE_GREEDY: [answer.text]}).items():
+            for text in own:
+                played, right = replay.play(at.point, text), follows_news(moment, text)
+                if right is not None and played is not None:
+                    by_window[reader].setdefault(at.point.window_id, []).append((played.is_valid, right))
+    return {
+        reader: [Mark(len(own), sum(valid for valid, _ in own), sum(right for _, right in own)) for own in of.values()]
+        for reader, of in by_window.items()
+    }

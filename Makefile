@@ -8,7 +8,7 @@ PY     := $(VENV)/bin/python
 train: setup            ## the whole loop on the embedded defaults: Postgres, simulated market, offline judge, CPU model
 	$(PY) scripts/train_mmo.py
 
-train-long: setup       ## ten simulated days instead of seven (about eight minutes); docs/learning.md has its curves
+train-long: setup       ## ten simulated days instead of six
 	$(PY) scripts/train_mmo.py --home .hindsight-long --iterations 10
 
 test: lint types        ## lint, types and every test

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from trainer.config.settings import settings_from
 from trainer.judge.open import open_judge
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger
-from trainer.progress import Silent
+from trainer.progress import Progress, Silent
 from trainer.run import training_run
 from trainer.run.session import Session
 from trainer.run.train import plan_log, train_on_log
@@ -103,3 +104,17 @@ def break_judge(monkeypatch: pytest.MonkeyPatch, failing: set[str], reason: Reas
             yield BrokenJudge(judge, failing, reason)
 
     monkeypatch.setattr(training_run, "open_judge", opened)
+
+
+@dataclass
+class Said:
+    """A view that remembers what it was told to say."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def show(self, progress: Progress) -> None: ...
+
+    def close(self) -> None: ...

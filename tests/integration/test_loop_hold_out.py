@@ -11,7 +11,8 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.window_ids import end_of, start_of
-from tests.integration.test_way_back import Killed, Said
+from tests.builders_run import Said
+from tests.integration.test_way_back import Killed
 from tests.tiny_model import shared_tiny_model
 from trainer.config.commands import TrainSettings
 from trainer.config.settings import settings_from

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,25 +10,13 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.errors import BackendError
 from tests.builders_promotion import insert_checkpoint
+from tests.builders_run import Said
 from trainer.ledger.runs import Ledger
-from trainer.progress import Progress
 from trainer.train.recovery import recover
 from trainer.train.thresholds import parse_thresholds
 from trainer.types import Checkpoint
 
 LIMITS = parse_thresholds(("answer_share>0.95",))
-
-
-@dataclass
-class Said:
-    lines: list[str] = field(default_factory=list)
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    def show(self, progress: Progress) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Remembering:

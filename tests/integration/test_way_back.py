@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from data_bridge.errors import PromotionRefused
 from data_bridge.window_ids import end_of, windows_from
 from tests.builders_evaluation import make_evaluation
 from tests.builders_promotion import insert_checkpoint
+from tests.builders_run import Said
 from tests.tiny_model import shared_tiny_model
 from trainer.config.commands import TrainSettings
 from trainer.config.settings import settings_from
@@ -24,7 +24,6 @@ from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.evaluations import keep_ruling, save, way_back
 from trainer.ledger.lineage import walk_back, walk_forward
 from trainer.ledger.releases import history, serving
-from trainer.progress import Progress
 from trainer.promote.publish import publish, roll_back
 from trainer.run.after_training import AfterTraining
 from trainer.run.train import train
@@ -44,18 +43,6 @@ _WEIGHTS = "adapter_model.safetensors"
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_tiny_model(tmp_path_factory)
-
-
-@dataclass
-class Said:
-    lines: list[str] = field(default_factory=list)
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    def show(self, progress: Progress) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Killed(BaseException):

@@ -38,6 +38,15 @@ def test_what_others_wrote_is_not_counted() -> None:
     assert metrics == {}
 
 
+def test_a_row_has_one_vote_on_who_played_however_many_calls_it_has() -> None:
+    honest = hour(["BUY", "SELL", "BUY"]).group.trajectories
+    liar = make_trajectory("9", steps=[make_step(calls=[make_call(model="hindsight:step9")] * 200)])
+    rows = (*honest, liar)
+    verdicts = tuple(Verdict(row.trajectory_id, 0.5, 0.0, "") for row in rows)
+    group = JudgedGroup(Group("g", liar.window_id, rows, make_outcomes()), verdicts, IDENTITY, "key")
+    assert AnswerTally("hindsight").add([group])["played_by_step"] == 3
+
+
 def test_back_to_the_last_step_that_still_gave_different_answers() -> None:
     steps = [trained(1, 0.6, 0), trained(2, 0.7, 1), trained(3, 0.8, 2), trained(4, 0.97, 3)]
     back = step_back(LIMITS, steps)

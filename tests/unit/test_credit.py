@@ -63,8 +63,22 @@ def test_the_credits_of_a_group_sum_to_zero(members: list[Said]) -> None:
     assert sum(credits_of(judged(*members))) == pytest.approx(0, abs=1e-9)
 
 
-def test_an_answer_is_what_was_done_without_amounts() -> None:
-    [row] = judged(("BUY", 1.0)).group.trajectories
-    assert answer_of(row) == "BUY"
-    [nothing] = judged((None, 0.0)).group.trajectories
-    assert answer_of(nothing) is None
+def test_if_none_is_valid_the_scores_still_count() -> None:
+    group = judged((None, 0.3), (None, 0.1))
+    assert credits_of(group) == pytest.approx(advantages(group.scores))
+
+
+def test_a_name_that_the_game_does_not_know_gains_nothing_by_calling_itself_valid() -> None:
+    """Before, a member with an answer of its own received as much of the validity as all the others together."""
+    members: list[Said] = [("BUY", 0.5), ("SELL", 0.5), ("TELEPORT", 0.5), (None, 0.0)]
+    assert credits_of(judged(*members))[2] == 0
+    alone = credits_of(judged(("BUY", 0.5), ("SELL", 0.5), (None, 0.0)))
+    assert credits_of(judged(*members))[:2] == pytest.approx(alone[:2])
+
+
+def test_an_answer_is_a_kind_of_deed_without_names_and_amounts() -> None:
+    group = judged(("BUY", 1.0), ("OPEN_LONG", 1.0), ("SELL", 1.0), ("FLY", 1.0), ("SWIM", 1.0), (None, 0.0)).group
+    buy, long, sell, fly, swim, nothing = (answer_of(one, group.outcomes) for one in group.trajectories)
+    assert buy == long != sell
+    assert fly == swim == "unknown"
+    assert nothing is None

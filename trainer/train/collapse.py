@@ -107,16 +107,15 @@ def _ancestors(steps: Sequence[TrainedStep]) -> set[int | None]:
 
 
 def _own_answers(judged: JudgedGroup, trainee: str) -> list[str]:
-    return [
-        answer
-        for one in judged.group.trajectories
-        if any(call.author.model == trainee for call in one.llm_calls) and (answer := answer_of(one)) is not None
-    ]
+    own = (one for one in judged.group.trajectories if any(call.author.model == trainee for call in one.llm_calls))
+    return [answer for one in own if (answer := answer_of(one, judged.group.outcomes))]
 
 
 def _played_by(groups: Sequence[JudgedGroup], trainee: str) -> int | None:
-    authors = (call.author for judged in groups for one in judged.group.trajectories for call in one.llm_calls)
-    steps = Counter(one.step for one in authors if one.model == trainee and one.step is not None)
+    """The step that most rows name; a row has one vote, however many calls it has."""
+    rows = (one for judged in groups for one in judged.group.trajectories)
+    named = ([call.author.step for call in one.llm_calls if call.author.model == trainee] for one in rows)
+    steps = Counter(own[-1] for own in named if own and own[-1] is not None)
     return max(steps, key=lambda step: (steps[step], step)) if steps else None
 
 

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PLACEHOLDER = 0.0
+_ROUNDING = 1e-9
+"""A credit smaller than this is a rounding error, and ART scales up whatever a batch consists of."""
 
 
 async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None = None) -> PreparedBatch:
@@ -107,7 +109,7 @@ async def _prepared_group(
         for trajectory, reward, sign in zip(judged.group.trajectories, rewards, signs, strict=True)
     ]
     converted = [
-        _without_signal(one) if sign == 0 else one
+        _without_signal(one) if abs(sign) < _ROUNDING else one
         for one, sign in zip(await _convert(members, rules, scorer, known), signs, strict=True)
     ]
     exclusions = tuple(

@@ -1,6 +1,6 @@
-"""How fast the embedded model learns to read, by how much of the credit is for being valid.
+"""How fast the embedded model learns to read, by how much of the credit is for being valid, and by weighted hours.
 
-    python benchmarks/credit.py [--validity 0.0 0.1 0.25] [--imitate 0] [--steps 6] [--hours 6] [--quick]
+    python benchmarks/credit.py [--validity 0.0 0.1 0.25] [--unweighted] [--imitate 0] [--steps 6] [--quick]
 
 Real gradient steps on hours of the simulated market, without playing: in each hour two BUY and two SELL, as explorers
 give them, beside as many invalid replies, which count for the mean and are not trained. ``--imitate N`` makes the first
@@ -30,9 +30,10 @@ from trainer.inference.base_model import EMBEDDED, model_directory, prompt_token
 from trainer.inference.policy import CpuPolicy, Layout
 from trainer.train.backends.art_interface import import_art
 from trainer.train.backends.cpu_step import StepSettings, gradient_step
+from trainer.train.credit import weights
 from trainer.world.actions import BUY, SELL, Decision
 from trainer.world.exchange import Exchange
-from trainer.world.market import Market
+from trainer.world.market import Hour, Market
 from trainer.world.observation import messages_for, observe
 from trainer.world.questions import Question, questions
 
@@ -77,17 +78,22 @@ def described(policy: CpuPolicy, asked: Sequence[Question]) -> str:
     return f"{area:8.2f} {right.mean():10.2f} {bought.mean():8.2f} {np.exp(known).sum(axis=1).mean():8.2f}"
 
 
-def hour_of(policy: CpuPolicy, market: Market, number: int, validity: float) -> Any:
-    """A group of right, wrong and invalid replies to one hour, credited as the train stage would."""
+def step_of(policy: CpuPolicy, market: Market, numbers: Sequence[int], validity: float, *, weighted: bool) -> list[Any]:
+    """The groups of one step."""
+    hours = [market.hour(window_of(start_of("2026-11-01T00:00") + timedelta(hours=number))) for number in numbers]
+    rights = [BUY if hour.tickers[0].end_price > hour.tickers[0].start_price else SELL for hour in hours]
+    counts = weights([(right, 1.0) for right in rights]) if weighted else [1.0] * len(hours)
+    return [group_of(policy, *one, validity) for one in zip(hours, rights, counts, strict=True)]
+
+
+def group_of(policy: CpuPolicy, hour: Hour, right: str, weight: float, validity: float) -> Any:
+    """Right, wrong and invalid replies to one hour, credited as the train stage would."""
     art = import_art()
-    hour = market.hour(window_of(start_of("2026-11-01T00:00") + timedelta(hours=number)))
-    [ticker] = hour.tickers
-    went_up = ticker.end_price > ticker.start_price
-    messages = tuple(messages_for(observe(hour, 0, Exchange(hour).quotes(0)), market.stage))
+    messages = tuple(messages_for(observe(hour, 0, Exchange(hour).quotes(0)), hour.stage.name))
     members = []
     for verb in (BUY, SELL) * 2:
-        credit = validity + (0.5 if (verb == BUY) == went_up else -0.5)
-        members.append(_member(art, policy, messages, str(Decision(verb, ticker.symbol, 20)), credit))
+        credit = validity + weight * (0.5 if verb == right else -0.5)
+        members.append(_member(art, policy, messages, str(Decision(verb, hour.tickers[0].symbol, 20)), credit))
     if validity:
         members += [art.Trajectory(messages_and_choices=list(UNTRAINED), reward=-validity)] * len(members)
     return art.TrajectoryGroup(members)
@@ -113,9 +119,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--validity", type=float, nargs="+", default=[0.0, 0.1, 0.25], help="what being valid is worth")
     parser.add_argument("--imitate", type=int, default=0, help="first steps that only imitate right replies")
+    parser.add_argument("--unweighted", action="store_true", help="every hour counts the same, whatever was right")
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--hours", type=int, default=6, help="in each step")
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--hours", type=int, default=12, help="in each step")
+    parser.add_argument("--learning-rate", type=float, default=7e-4)
     parser.add_argument("--questions", type=int, default=48)
     parser.add_argument("--home", type=Path, default=Path(".hindsight"), help="where the converted model is kept")
     parser.add_argument("--quick", action="store_true", help="a short run")
@@ -135,7 +142,7 @@ def main() -> None:
             print(f"{validity:8.2f} {step:5d} {described(policy, asked)}", flush=True)
             if step < options.steps:
                 numbers = range(step * options.hours, (step + 1) * options.hours)
-                groups = [hour_of(policy, market, number, validity) for number in numbers]
+                groups = step_of(policy, market, numbers, validity, weighted=not options.unweighted)
                 settings = StepSettings(objective, options.learning_rate, 1.0, only_good=step < options.imitate)
                 gradient_step(policy, groups, settings, seed=str(step))
 

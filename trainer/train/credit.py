@@ -9,8 +9,13 @@ model that is valid at last says the same in every hour. So the two are credited
 - **Decision**: a valid member's score against the mean of the valid ones. A group whose valid members all agree says
   nothing about decisions.
 
-The credits of a group sum to zero, as GRPO's advantages do; if all its members are valid, or none, they are exactly
-those.
+The credits of a group sum to zero, as GRPO's advantages do; in a step whose hours have but one right answer, of members
+that are all valid, they are exactly those.
+
+**The hours of a step are weighted** so that each answer that is right somewhere gains as much decision credit as any
+other. Ten hours in which BUY was right and two in which SELL was would teach BUY first, which needs no reading and is
+learnt faster than anything that does; after two such days a model says BUY in every hour. Measured on the embedded
+model: with weights it reads after six steps what it never learns without (docs/learning.md).
 
 An agent writes its own row, so an answer is one of the few kinds of thing that an action can be, by
 ``data_bridge.stakes``, and not its name: a new name makes no new answer. An action that the game does not know gains
@@ -20,7 +25,8 @@ nothing by calling itself valid, and loses nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes
@@ -33,6 +39,11 @@ VALIDITY = 0.1
 on the embedded model: at 0.25 and more it is valid sooner, but by giving one answer with certainty, and what is certain
 is hardly unlearnt; at 0.1 it is valid after six steps as well, and has learnt to read by then."""
 
+MOST_WEIGHT = 3.0
+"""The largest weight of an hour: one right SELL among twelve hours is not worth eleven."""
+
+_ROUNDING = 1e-9
+
 
 def answer_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str | None:
     """What kinds of thing the agent did, for or against the market; None if none of its actions could be taken."""
@@ -41,14 +52,54 @@ def answer_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str | No
     return "+".join(sorted(kinds)) or None
 
 
-def credits_of(judged: JudgedGroup) -> list[float]:
-    """The credits of the group's members, in order."""
+def credits_of(groups: Sequence[JudgedGroup]) -> list[list[float]]:
+    """The credits of the members of each group of one step, in order."""
+    parts = [_parts(judged) for judged in groups]
+    weighted = zip(parts, weights([(part.right, part.gain) for part in parts]), strict=True)
+    return [
+        [one + weight * other for one, other in zip(part.validity, part.decision, strict=True)]
+        for part, weight in weighted
+    ]
+
+
+def weights(gains: Sequence[tuple[str | None, float]]) -> list[float]:
+    """What each group's decisions count, by its right answer and what that gains; see above."""
+    totals = _summed(gains)
+    fair = fmean(totals.values()) if totals else 0.0
+    return [1.0 if right is None else min(MOST_WEIGHT, fair / totals[right]) for right, _ in gains]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A group's two credits, member by member."""
+
+    validity: Sequence[float]
+    decision: Sequence[float]
+    right: str | None = None
+    """The answer that gains most; None if none does."""
+    gain: float = 0.0
+    """The decision credit of that answer."""
+
+
+def _parts(judged: JudgedGroup) -> _Parts:
     members, outcomes = judged.group.trajectories, judged.group.outcomes
     answers = [answer_of(one, outcomes) for one in members]
     if not any(answers):
-        return advantages(judged.scores)
+        return _Parts([0.0] * len(members), advantages(judged.scores))
     validity = _validity([_valid_share(one, outcomes) for one in members], answers)
-    return [one + other for one, other in zip(validity, _decisions(judged.scores, answers), strict=True)]
+    decision = _decisions(judged.scores, answers)
+    gains = _summed(zip(answers, decision, strict=True))
+    right, gain = max(gains.items(), key=lambda one: one[1])
+    return _Parts(validity, decision, right, gain) if gain > _ROUNDING else _Parts(validity, decision)
+
+
+def _summed(amounts: Iterable[tuple[str | None, float]]) -> dict[str, float]:
+    """The sum of the amounts of each answer."""
+    found: dict[str, float] = {}
+    for answer, amount in amounts:
+        if answer is not None:
+            found[answer] = found.get(answer, 0.0) + amount
+    return found
 
 
 def _valid_share(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> float | None:

@@ -65,10 +65,9 @@ async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None 
         max_staleness=settings.max_staleness,
     )
     known = {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
-    credits = [credits_of(judged) for judged in batch.groups]
     parts = [
         await _prepared_group(judged, rewards, rules, scorer, trainee.min_spread, known)
-        for judged, rewards in zip(batch.groups, credits, strict=True)
+        for judged, rewards in zip(batch.groups, credits_of(batch.groups), strict=True)
     ]
     groups = [part.group for part in parts if part.group is not None]
     counts = sum((part.counts for part in parts), TokenCounts())

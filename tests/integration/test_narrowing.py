@@ -96,7 +96,7 @@ async def test_one_that_reads_is_promoted_and_all_four_columns_are_kept_with_the
     assert random is not None
     assert random.valid_rate is not None
     assert random.valid_rate.mean == 1.0
-    assert [line.split(": ")[0] for line in said] == ["reading test"] * 4
+    assert [line.split(": ")[0] for line in said] == ["reading test"] * 3
     assert await latest_evaluation(played, "hindsight", 1) == considered.evaluation
 
 

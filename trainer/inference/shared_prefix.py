@@ -147,7 +147,10 @@ class ReplyMemory:
         self._reply_mask = _hidden(torch.arange(int(self._empty.max()))[None] < self._empty[:, None])
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows, the prompts that no row continues, and the columns that no row uses."""
+        """Drop all other rows, the prompts that no row continues, and the columns that no row uses.
+
+        A row that is named several times is several rows from then on.
+        """
         self._empty = self._empty[rows]
         unused = int(self._empty.min())
         for layer, (key, value) in enumerate(self._replies):  # one at a time: the old layer is freed before the next

@@ -162,10 +162,17 @@ def _by_column(
 
 def unseen_tickers(test: ReadingTest) -> Narrowing:
     """Whether the candidate still gives valid replies about tickers that it was never trained on."""
-    candidate, base = (test.of(reader, UNSEEN_TICKERS) for reader in (Reader.CANDIDATE, Reader.BASE))
-    if candidate is None or base is None or candidate.valid is None or base.valid is None:
+
+    def valid(reader: Reader) -> float | None:
+        figures = test.of(reader, UNSEEN_TICKERS)
+        return figures.valid.mean if figures is not None and figures.valid is not None else None
+
+    candidate, base = valid(Reader.CANDIDATE), valid(Reader.BASE)
+    asked = test.of(Reader.CANDIDATE, UNSEEN_TICKERS)
+    if asked is None or candidate is None or base is None:
         return Narrowing(UNSEEN_TICKERS, 0, None, None, "nothing was asked")
-    return Narrowing(UNSEEN_TICKERS, candidate.questions, candidate.valid.mean, base.valid.mean)
+    greedy = (valid(Reader.CANDIDATE_GREEDY), valid(Reader.BASE_GREEDY)) if test.temperature > 0 else (None, None)
+    return Narrowing(UNSEEN_TICKERS, asked.questions, candidate, base, "", *greedy)
 
 
 def _result(marks: Mapping[tuple[Reader, str], Sequence[Mark]], temperature: float) -> ReadingTest:

@@ -168,7 +168,10 @@ class ReadingTest:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """Validity where the candidate has the least practice, beside the base model's, at the agents' temperature."""
+    """Validity where the candidate has the least practice, beside the base model's, at the agents' temperature.
+
+    And greedily, where that is asked: a model that learnt a name may say it more surely the less it samples.
+    """
 
     where: str
     questions: int
@@ -176,6 +179,9 @@ class Narrowing:
     base: float | None
     """None if it could not be measured; then ``reason`` says why."""
     reason: str = ""
+    greedy_candidate: float | None = None
+    greedy_base: float | None = None
+    """None if it was not asked apart: in a log, where agents are greedy themselves, and in evaluations of before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from trainer.evaluate.evaluation import evaluate_release, evaluation_windows
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
+from trainer.inference.remembered import remembered
 from trainer.judge.open import identity_of, open_judge
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.clock import clock
@@ -314,6 +315,7 @@ async def evaluate(
     async with AsyncExitStack() as stack:
         models = await open_models(stack, access, await _asked(database, candidate, incumbent))
         judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
+        base = stack.enter_context(remembered(models.get(Role.BASE, models[Role.INCUMBENT]), settings.common.home))
         return await evaluate_release(
             database,
             plan,
@@ -325,6 +327,7 @@ async def evaluate(
             training_judge=identity_of(settings.judge).judge,
             windows=windows,
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
+            reading_base=base,
             say=say,
         )
 

@@ -67,6 +67,37 @@ async def test_a_seeded_request_gets_the_same_replies_alone_and_in_company(engin
     assert len({reply.token_ids for reply in alone}) == 3  # the samples of one request differ
 
 
+async def test_replies_that_begin_alike_are_one_row_until_they_differ_and_stay_what_they_are_alone(
+    engine: Engine, tiny: Path
+) -> None:
+    from trainer.inference.engine_loop import EngineLoop
+    from trainer.inference.request import EngineRequest
+
+    temperatures = (0.0, 0.0, 0.3, 0.3, 0.3, 1.0)
+    requests = [
+        EngineRequest(tuple(asking("Up or down?")), None, "tiny", 1, temperature, 12, (), seed, None, lambda _: None)
+        for seed, temperature in enumerate(temperatures)
+    ]
+    loop = EngineLoop(tiny, 1, 2)
+    loop.admit(requests)
+    [wave] = loop._waves
+    rows = [wave.rows]
+    while loop.is_busy:
+        loop.step()
+        rows.append(wave.rows)
+    said = [tuple(request.replies[0].token_ids) for request in requests]
+    beginnings = [len({own[:length] for own in said}) for length in range(12)]
+    assert rows[:12] == beginnings, "one row for each different beginning"
+    assert 1 < beginnings[-1] < len(said), "some differ, and some do not"
+    for request, temperature in zip(requests, temperatures, strict=True):
+        [alone] = await engine.model(None, "tiny").chat(
+            asking("Up or down?"), temperature=temperature, max_tokens=12, seed=request.seed
+        )
+        [reply] = request.replies
+        assert alone.token_ids == tuple(reply.token_ids)
+        assert alone.logprobs == pytest.approx(reply.logprobs, abs=1e-3)
+
+
 async def test_whoever_comes_while_others_are_written_gets_the_same_reply(engine: Engine) -> None:
     model = engine.model(None, "tiny")
     questions = [f"Number {number}? " + "And then? " * number for number in range(6)]

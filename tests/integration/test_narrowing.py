@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,25 @@ async def played(database: Database, tmp_path: Path) -> Database:
     return database
 
 
+class GreedyServer(CheckpointServer):
+    """The candidate reads when it samples, and only knows names when it does not."""
+
+    def answer(self, body: dict[str, Any], headers: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+        reads = knows_its_tickers if body["temperature"] == 0 else follows_the_news
+        self._checkpoints = {**self._checkpoints, ":step1": reads}
+        return super().answer(body, headers)
+
+
 async def _consider(
-    played: Database, home: Path, base: Callable[[str], str], candidate: Callable[[str], str], **more: Any
+    played: Database,
+    home: Path,
+    base: Callable[[str], str],
+    candidate: Callable[[str], str],
+    server_class: type[CheckpointServer] = CheckpointServer,
+    **more: Any,
 ) -> tuple[Considered, list[str]]:
     said: list[str] = []
-    with CheckpointServer({":step0": base, ":step1": candidate}) as server:
+    with server_class({":step0": base, ":step1": candidate}) as server:
         known = {"wandb_api_key": SecretStr("a-key"), "wandb_base_url": server.base_url, "eval_samples": 2}
         settings = settings_from(TrainSettings, **(known | {"home": home, "eval_questions": 16} | more))
         release = (await find_checkpoint(played, "hindsight", 1)).as_release()
@@ -62,6 +76,20 @@ async def test_a_candidate_that_learnt_its_tickers_by_name_is_refused_whatever_i
     assert considered.decision.ruling is Ruling.REFUSE
     assert "validity on unseen tickers fell to 0.00 from the base model's 1.00" in considered.decision.sentence
     assert considered.promotion is None
+
+
+async def test_one_that_is_narrow_only_when_it_does_not_sample_is_refused_too(played: Database, tmp_path: Path) -> None:
+    await played.pool.execute(
+        'UPDATE trajectories SET "stepsJson" = replace("stepsJson"::text, \'"temperature":0\', \'"temperature":1\')'
+    )
+    considered, _ = await _consider(played, tmp_path, against_the_news, follows_the_news, GreedyServer)
+    assert considered.evaluation.reading is not None
+    assert considered.evaluation.reading.temperature == 1.0
+    found = considered.evaluation.narrowing
+    assert found is not None
+    assert (found.candidate, found.base, found.greedy_candidate, found.greedy_base) == (1.0, 1.0, 0.0, 1.0)
+    assert considered.decision.ruling is Ruling.REFUSE
+    assert considered.decision.sentence.startswith("greedy validity on unseen tickers fell to 0.00")
 
 
 async def test_one_that_reads_is_promoted_and_all_four_columns_are_kept_with_the_evaluation(
@@ -96,7 +124,7 @@ async def test_one_that_reads_is_promoted_and_all_four_columns_are_kept_with_the
     assert random is not None
     assert random.valid_rate is not None
     assert random.valid_rate.mean == 1.0
-    assert [line.split(": ")[0] for line in said] == ["reading test"] * 4
+    assert [line.split(": ")[0] for line in said] == ["reading test"] * 3
     assert await latest_evaluation(played, "hindsight", 1) == considered.evaluation
 
 

@@ -35,7 +35,7 @@ from trainer.world.play import play_windows
 
 HOURS = windows_from("2026-10-05T00:00", 200)
 SMALL = dict[str, Any](backend="cpu", threads=1, lora_rank=2, groups_per_step=4, max_steps=2, stop_on=())
-SMALL |= dict[str, Any](simulate="off", lookback="20d", eval_samples=1, eval_points=1)
+SMALL |= dict[str, Any](simulate="off", lookback="20d", eval_samples=1, eval_points=1, eval_questions=4)
 SMALL |= dict[str, Any](max_error_rate=1.0, max_length_ratio=1e3, max_kl=1e3)  # it says nothing that is an action
 _WEIGHTS = "adapter_model.safetensors"
 

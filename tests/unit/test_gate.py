@@ -120,6 +120,18 @@ def test_a_candidate_that_lost_validity_on_unseen_tickers_is_refused_in_words() 
     assert "answers only what it was trained on" in decision.sentence
 
 
+def test_greedy_replies_about_unseen_tickers_are_guarded_apart_from_sampled_ones() -> None:
+    """A sampled base is seldom valid, so that beside it alone a candidate that learnt a name would pass."""
+    narrowing = Narrowing("unseen tickers", 80, 0.9, 0.3, greedy_candidate=0.02, greedy_base=0.98)
+    decision = _decide(replace(BETTER, narrowing=narrowing))
+    assert decision.ruling is Ruling.REFUSE
+    assert decision.reasons[0].startswith("greedy validity on unseen tickers fell to 0.02 from the base model's 0.98")
+    assert len(decision.reasons) == 1, "what was sampled broke nothing"
+    assert _decide(replace(BETTER, narrowing=replace(narrowing, greedy_candidate=0.94))).ruling is Ruling.PROMOTE
+    both = _decide(replace(BETTER, narrowing=replace(narrowing, candidate=0.1)))
+    assert len(both.reasons) == 2
+
+
 @pytest.mark.parametrize(("candidate", "ruling"), [(0.851, Ruling.PROMOTE), (0.849, Ruling.REFUSE)])
 def test_validity_may_be_lower_by_what_chance_can_do_and_no_more(candidate: float, ruling: Ruling) -> None:
     narrowing = Narrowing("the rarest states of the log", 20, candidate=candidate, base=0.9)

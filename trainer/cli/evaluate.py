@@ -98,7 +98,12 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
     if narrowing is not None and narrowing.candidate is not None and narrowing.base is not None:
         say(
             f"Validity on {narrowing.where} ({narrowing.questions}): {narrowing.candidate:.2f}, "
-            f"the base model's {narrowing.base:.2f}."
+            f"the base model's {narrowing.base:.2f}"
+            + (
+                f"; greedily {narrowing.greedy_candidate:.2f} and {narrowing.greedy_base:.2f}."
+                if narrowing.greedy_candidate is not None and narrowing.greedy_base is not None
+                else "."
+            )
         )
     if evaluation.reading is not None:
         _show_reading(evaluation.reading)

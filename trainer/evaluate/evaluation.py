@@ -54,11 +54,14 @@ async def evaluate_release(
     training_judge: str,
     windows: Sequence[CheckedWindow],
     measure_kl: MeasureKL | None,
+    reading_base: ChatModel | None = None,
     say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
     """Compare the ``models`` and their controls on ``windows`` (see ``evaluation_windows``); the result is stored.
 
-    ``measure_kl`` is given if the candidate runs on this machine. ``say`` gets a line at a time while it works.
+    ``measure_kl`` is given if the candidate runs on this machine, ``reading_base`` if the base model's replies to the
+    questions of the reading test, the same in every evaluation, may be known already. ``say`` gets a line
+    at a time while it works.
     """
     replay = await load_replay(database, [window.window.window_id for window in windows])
     policies: dict[Role, Contestant] = {role: ModelPolicy(model) for role, model in models.items()}
@@ -70,7 +73,10 @@ async def evaluate_release(
     reading = None
     if replay is not None and plan.questions:
         heat = agents_temperature(windows, plan)
-        reading = await reading_test(models, result.compared, replay, temperature=heat, number=plan.questions, say=say)
+        asked_again = reading_base or models.get(Role.BASE, models[Role.INCUMBENT])
+        reading = await reading_test(
+            models, asked_again, result.compared, replay, temperature=heat, number=plan.questions, say=say
+        )
     base = Role.BASE if Role.BASE in models else Role.INCUMBENT
     evaluation = summarise(
         result,

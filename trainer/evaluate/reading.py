@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -35,13 +36,11 @@ from trainer.world.chance import bits, pick
 from trainer.world.headlines import direction_of
 from trainer.world.questions import COLUMNS, Question, questions
 
-SAMPLES = 2
-"""Replies to a question at the agents' temperature."""
 SHARES = {TRAINED_WORDS: 8, UNSEEN_WORDS: 1, UNSEEN_TICKERS: 2}
 """A column gets one in so many of the questions: trained words decide nothing, validity needs fewer than direction."""
 
-_ASKED_TOGETHER = 20
-"""Questions whose replies, greedy and sampled, fill one wave of the engine."""
+_ASKED_TOGETHER = 32
+"""Questions whose two replies, greedy and sampled, fill one wave of the engine."""
 
 Replies = list[list[str]]
 """The replies to each question."""
@@ -66,28 +65,30 @@ async def ask_at(
     model: ChatModel, asked: Sequence[Question], samples: Mapping[float, int], seed: int = 0
 ) -> list[Replies]:
     """The replies at each temperature, so many each, some questions at a time and all temperatures together."""
-    found: dict[tuple[float, str], list[str]] = {}
+    found: dict[tuple[float, int], list[str]] = {}
 
-    async def one(question: Question, temperature: float, number: int) -> None:
+    async def one(place: int, temperature: float, number: int) -> None:
+        question = asked[place]
         key = bits(seed, question.headline) % 2**31
         completions = await model.chat(
             question.messages, n=number, temperature=temperature, max_tokens=MAX_REPLY_TOKENS, seed=key
         )
-        found[temperature, question.headline] = [completion.text for completion in completions]
+        found[temperature, place] = [completion.text for completion in completions]
 
     for together in _sharing_examples(asked):
-        await asyncio.gather(*(one(question, *kind) for question in together for kind in samples.items()))
-    return [[found[temperature, question.headline] for question in asked] for temperature in samples]
+        await asyncio.gather(*(one(place, *kind) for place in together for kind in samples.items()))
+    return [[found[temperature, place] for place in range(len(asked))] for temperature in samples]
 
 
-def _sharing_examples(asked: Sequence[Question]) -> Iterator[list[Question]]:
-    """Questions with the same worked examples together: an engine reads those once, and takes a fifth of the time."""
-    alike: dict[tuple[ChatMessage, ...], list[Question]] = {}
-    for question in asked:
-        alike.setdefault(question.messages[:-1], []).append(question)
+def _sharing_examples(asked: Sequence[Question]) -> Iterator[list[int]]:
+    """The places of questions with the same worked examples, which an engine reads once; like lengths together."""
+    alike: dict[tuple[ChatMessage, ...], list[int]] = {}
+    for place, question in enumerate(asked):
+        alike.setdefault(question.messages[:-1], []).append(place)
     for own in alike.values():
-        for start in range(0, len(own), _ASKED_TOGETHER):
-            yield own[start : start + _ASKED_TOGETHER]
+        own.sort(key=lambda place: len(asked[place].headline))
+        size = -(-len(own) // -(-len(own) // _ASKED_TOGETHER))
+        yield from (own[start : start + size] for start in range(0, len(own), size))
 
 
 def at_random(asked: Sequence[Question], seed: int = 0) -> Replies:
@@ -123,6 +124,7 @@ def figures_of(reader: Reader, column: str, marks: Sequence[Mark]) -> ReadingFig
 
 async def reading_test(
     models: Mapping[Role, ChatModel],
+    base: ChatModel,
     compared: Sequence[Compared],
     replay: SimulatedReplay,
     *,
@@ -131,18 +133,18 @@ async def reading_test(
     say: Callable[[str], None],
 ) -> ReadingTest:
     """Ask candidate and base model ``number`` questions with unseen words, and others; see ``SHARES``."""
-    base = models.get(Role.BASE, models[Role.INCUMBENT])
     marks: dict[tuple[Reader, str], list[Mark]] = {}
-    asked = {column: questions(-(-number // share), *COLUMNS[column]) for column, share in SHARES.items()}
-    for column, own in asked.items():
-        say(f"reading test: {len(own)} questions with {column}")
-        for model, greedy, sampled in (
-            (models[Role.CANDIDATE], Reader.CANDIDATE_GREEDY, Reader.CANDIDATE),
-            (base, Reader.BASE_GREEDY, Reader.BASE),
-        ):
-            heats = {0.0: 1} | ({temperature: SAMPLES} if temperature > 0 else {})
-            replies = await ask_at(model, own, heats)
-            marks[greedy, column], marks[sampled, column] = marked(own, replies[0]), marked(own, replies[-1])
+    columns = {column: questions(-(-number // share), *COLUMNS[column]) for column, share in SHARES.items()}
+    asked = [question for own in columns.values() for question in own]
+    heats = {0.0: 1} | ({temperature: 1} if temperature > 0 else {})
+    for model, greedy, sampled in (
+        (models[Role.CANDIDATE], Reader.CANDIDATE_GREEDY, Reader.CANDIDATE),
+        (base, Reader.BASE_GREEDY, Reader.BASE),
+    ):
+        say(f"reading test: {len(asked)} questions to {model.name}")
+        replies = await ask_at(model, asked, heats)
+        marks |= _by_column(greedy, columns, replies[0]) | _by_column(sampled, columns, replies[-1])
+    for column, own in columns.items():
         marks[Reader.RANDOM, column] = marked(own, at_random(own))
         marks[Reader.SCRIPT, column] = marked(own, as_read(own))
     say(f"reading test: {DAYS_AFTER}")
@@ -150,12 +152,27 @@ async def reading_test(
     return _result(marks, temperature)
 
 
+def _by_column(
+    reader: Reader, columns: Mapping[str, Sequence[Question]], replies: Replies
+) -> dict[tuple[Reader, str], list[Mark]]:
+    """The marks of replies to all columns, one after the other."""
+    left = iter(replies)
+    return {(reader, column): marked(own, list(islice(left, len(own)))) for column, own in columns.items()}
+
+
 def unseen_tickers(test: ReadingTest) -> Narrowing:
     """Whether the candidate still gives valid replies about tickers that it was never trained on."""
-    candidate, base = (test.of(reader, UNSEEN_TICKERS) for reader in (Reader.CANDIDATE, Reader.BASE))
-    if candidate is None or base is None or candidate.valid is None or base.valid is None:
+
+    def valid(reader: Reader) -> float | None:
+        figures = test.of(reader, UNSEEN_TICKERS)
+        return figures.valid.mean if figures is not None and figures.valid is not None else None
+
+    candidate, base = valid(Reader.CANDIDATE), valid(Reader.BASE)
+    asked = test.of(Reader.CANDIDATE, UNSEEN_TICKERS)
+    if asked is None or candidate is None or base is None:
         return Narrowing(UNSEEN_TICKERS, 0, None, None, "nothing was asked")
-    return Narrowing(UNSEEN_TICKERS, candidate.questions, candidate.valid.mean, base.valid.mean)
+    greedy = (valid(Reader.CANDIDATE_GREEDY), valid(Reader.BASE_GREEDY)) if test.temperature > 0 else (None, None)
+    return Narrowing(UNSEEN_TICKERS, asked.questions, candidate, base, "", *greedy)
 
 
 def _result(marks: Mapping[tuple[Reader, str], Sequence[Mark]], temperature: float) -> ReadingTest:

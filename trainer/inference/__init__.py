@@ -5,7 +5,8 @@ model (``gguf_conversion`` converts it from the file in the wheel) and merges ch
 those on disk, complete or not at all. The engine accepts each ``request`` from any task and passes it to its one
 thread, the ``engine_loop``, which generates the replies of a ``wave`` together, over the ``shared_prefix`` of their
 prompts. ``policy`` is the model during training, and scores replies of other models; ``divergence`` measures how far a
-checkpoint is from the base model.
+checkpoint is from the base model. ``remembered`` keeps what the base model replied to questions that are always the
+same.
 
 Importing ``chat_models`` loads no torch; the engine's thread does.
 """

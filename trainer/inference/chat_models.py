@@ -197,7 +197,7 @@ class Engine:
     """The model in ``base`` (a directory) and any number of LoRA checkpoints on it."""
 
     def __init__(self, base: Path, *, threads: int = 0, merged_checkpoints: int = 2) -> None:
-        self._base = base
+        self.base = base
         self._threads = threads
         self._merged_checkpoints = merged_checkpoints
         self._requests: queue.SimpleQueue[EngineRequest | None] = queue.SimpleQueue()
@@ -233,7 +233,7 @@ class Engine:
         from trainer.inference.engine_loop import EngineLoop
 
         try:
-            loop = EngineLoop(self._base, self._threads, self._merged_checkpoints)
+            loop = EngineLoop(self.base, self._threads, self._merged_checkpoints)
         except BaseException as error:
             self._refuse_all(error)
             return

@@ -32,6 +32,8 @@ _BLOCK = 64
 """Reply tokens allocated at a time: little is unused, and old ones are seldom copied."""
 _WORTH_SHARING = 16
 """With fewer common tokens than this, reading them again is cheaper than reading them separately."""
+_PROMPTS_WORTH_KEEPING = 0.75
+"""Prompts that no row continues are kept until only this share of them is in use: copying the others costs more."""
 _TOKENS_AT_ONCE = 4096
 _REMEMBERED = 4
 
@@ -147,16 +149,21 @@ class ReplyMemory:
         self._reply_mask = _hidden(torch.arange(int(self._empty.max()))[None] < self._empty[:, None])
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows, the prompts that no row continues, and the columns that no row uses."""
+        """Drop all other rows, the columns that no row uses, and the prompts that no row continues, if they are many.
+
+        A row that is named several times is several rows from then on.
+        """
         self._empty = self._empty[rows]
         unused = int(self._empty.min())
         for layer, (key, value) in enumerate(self._replies):  # one at a time: the old layer is freed before the next
             self._replies[layer] = key[rows, :, unused : self.tokens], value[rows, :, unused : self.tokens]
         self.tokens -= unused
         self._empty = self._empty - unused
-        used, self._prompt_of = torch.unique(self._prompt_of[rows], return_inverse=True)
-        if len(used) < len(self._prompts.tokens):
+        self._prompt_of = self._prompt_of[rows]
+        used, among_used = torch.unique(self._prompt_of, return_inverse=True)
+        if len(used) < _PROMPTS_WORTH_KEEPING * len(self._prompts.tokens):
             self._prompts.keep(used.tolist())
+            self._prompt_of = among_used
         self._lay_out()
 
     def join(self, other: ReplyMemory) -> None:

@@ -7,6 +7,9 @@ Before they start, replies wait in two lanes, one for short and one for long rep
 that memory stays bounded and a short reply never waits for a long one to end. A wave stores its prompts and its replies
 as rectangles; replies in one wave must be of similar length, so that these are not mostly padding.
 
+Replies to one prompt that have said the same so far are one row of the model until they differ: greedy or sure of
+itself, a model reads the same token for all of them once.
+
 Each reply has its own stream of random numbers, so a request with a seed gives the same reply whichever replies share
 its wave, except for rounding in matrix products of different shape.
 """
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _COMPACT_BELOW = 0.75
-"""Finished rows are kept until only this share of the wave is left: moving memory costs too."""
+"""Finished rows are kept until only this share of the rows is left: moving memory costs too."""
 MAX_ROWS = 64
 """Maximum replies of one wave, and of one lane: a CPU gains nothing from more."""
 LANE_BYTES = 1 << 30
@@ -82,53 +85,70 @@ class Wave:
         self.adapter = adapter
         self._model = model
         self._text_of = text
-        self._rows = list(replies)
+        self._replies = list(replies)
         distinct = list(dict.fromkeys(reply.prompt for reply in replies))
         place = {prompt: index for index, prompt in enumerate(distinct)}
-        prompt_of = torch.tensor([place[reply.prompt] for reply in replies])
-        prompts, last_hidden = reader.read(distinct, adapter)
-        self._positions = prompts.lengths[prompt_of]
-        self._memory = ReplyMemory(prompts, prompt_of)
-        self._hidden = last_hidden[prompt_of]
+        self._row_of = [place[reply.prompt] for reply in replies]
+        prompts, self._hidden = reader.read(distinct, adapter)
+        self._positions = prompts.lengths
+        self._memory = ReplyMemory(prompts, torch.arange(len(distinct)))
 
     @property
     def replies(self) -> Sequence[Reply]:
-        """The rows still kept, which may include finished ones."""
-        return self._rows
+        """The replies still kept, which may include finished ones."""
+        return self._replies
+
+    @property
+    def rows(self) -> int:
+        """How many different beginnings the replies have."""
+        return len(self._positions)
 
     @property
     def is_over(self) -> bool:
-        return not any(reply.finish_reason is None for reply in self._rows)
+        return not any(reply.finish_reason is None for reply in self._replies)
 
     def step(self) -> list[Reply]:
         """The replies that ended. The model's weights must be those of ``adapter``."""
         tokens = self._sample()
-        ended = [
-            reply for reply, token in zip(self._rows, tokens.tolist(), strict=True) if self._ends_with(reply, token)
-        ]
-        alive = [index for index, reply in enumerate(self._rows) if reply.finish_reason is None]
+        ended = [reply for reply, token in zip(self._replies, tokens, strict=True) if self._ends_with(reply, token)]
+        alive = [index for index, reply in enumerate(self._replies) if reply.finish_reason is None]
         if alive:
-            if len(alive) < _COMPACT_BELOW * len(self._rows):
-                tokens = self._compact(torch.tensor(alive), tokens)
-            self._read(tokens)
+            self._read(self._follow(alive, tokens))
         return ended
 
     def join(self, other: Wave) -> None:
         """Take over the replies of ``other``, a wave of the same adapter."""
-        self._rows += other._rows
+        self._replies += other._replies
+        self._row_of += [self.rows + row for row in other._row_of]
         self._positions = torch.cat([self._positions, other._positions])
         self._hidden = torch.cat([self._hidden, other._hidden])
         self._memory.join(other._memory)
 
-    def _sample(self) -> Tensor:
-        temperatures = torch.tensor([reply.temperature for reply in self._rows])
-        uniforms = torch.tensor([reply.source.random() for reply in self._rows], dtype=torch.float64)
-        tokens, logprobs = _choose(self._model.head(self._hidden), temperatures, uniforms)
-        for reply, token, logprob in zip(self._rows, tokens.tolist(), logprobs.tolist(), strict=True):
+    def _sample(self) -> list[int]:
+        """The next token of each reply."""
+        temperatures = torch.tensor([reply.temperature for reply in self._replies])
+        uniforms = torch.tensor([reply.source.random() for reply in self._replies], dtype=torch.float64)
+        chosen, logprobs = _choose(self._model.head(self._hidden)[self._row_of], temperatures, uniforms)
+        tokens: list[int] = chosen.tolist()
+        for reply, token, logprob in zip(self._replies, tokens, logprobs.tolist(), strict=True):
             if reply.finish_reason is None:
                 reply.token_ids.append(token)
                 reply.logprobs.append(logprob)
         return tokens
+
+    def _follow(self, alive: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """The token that each row reads next, after a row whose replies differ now has become several."""
+        following = list(dict.fromkeys((self._row_of[index], tokens[index]) for index in alive))
+        next_token = dict(following)
+        if len(next_token) == len(following) >= _COMPACT_BELOW * self.rows:  # no row splits, and few have ended
+            return [next_token.get(row, 0) for row in range(self.rows)]
+        place = {row_and_token: new for new, row_and_token in enumerate(following)}
+        self._row_of = [place[self._row_of[index], tokens[index]] for index in alive]
+        self._replies = [self._replies[index] for index in alive]
+        parents = torch.tensor([row for row, _ in following])
+        self._positions = self._positions[parents]
+        self._memory.keep(parents)
+        return [token for _, token in following]
 
     def _ends_with(self, reply: Reply, token: int) -> bool:
         """Whether this token ends ``reply``; if so, sets the reason."""
@@ -146,16 +166,13 @@ class Wave:
                 reply.finish_reason, reply.text = "length", self._text_of(reply.token_ids)
         return reply.finish_reason is not None
 
-    def _compact(self, alive: Tensor, tokens: Tensor) -> Tensor:
-        self._rows = [self._rows[index] for index in alive.tolist()]
-        self._positions = self._positions[alive]
-        self._memory.keep(alive)
-        return tokens[alive]
-
-    def _read(self, tokens: Tensor) -> None:
+    def _read(self, tokens: Sequence[int]) -> None:
         self._memory.tokens += 1
         output = self._model.decoder(
-            input_ids=tokens[:, None], position_ids=self._positions[:, None], use_cache=False, memory=self._memory
+            input_ids=torch.tensor(tokens)[:, None],
+            position_ids=self._positions[:, None],
+            use_cache=False,
+            memory=self._memory,
         )
         self._positions = self._positions + 1
         self._hidden = output.last_hidden_state[:, 0]

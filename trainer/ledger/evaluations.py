@@ -189,17 +189,18 @@ class WayBack:
 
 
 async def way_back(database: Database, model: str, newest: int, max_undecided: int) -> WayBack | None:
-    """What the agents use, if the newest checkpoint was refused or too many in a row were undecided; else None.
+    """What the agents use, if checkpoint ``newest`` was refused or too many in a row were undecided; else None.
 
     A refused checkpoint is no better than the incumbent, and one that has collapsed could not even learn from what
     follows. After going back, the undecided ones are counted anew.
     """
     rows = await database.pool.fetch(
         "SELECT DISTINCT ON (candidate_step) candidate_step, ruling, reasons[1] AS reason FROM hindsight.evaluations"
-        " WHERE model = $1 AND ruling IS NOT NULL AND candidate_step >= (SELECT coalesce(max(step), 0)"
-        f"   FROM hindsight.checkpoints WHERE model = $1 AND parent_step < step - 1) {_OF_THIS_CHECKPOINT}"
+        " WHERE model = $1 AND ruling IS NOT NULL AND candidate_step <= $3"
+        " AND candidate_step >= (SELECT coalesce(max(step), 0) FROM hindsight.checkpoints"
+        f"   WHERE model = $1 AND parent_step < step - 1 AND step <= $3) {_OF_THIS_CHECKPOINT}"
         " ORDER BY candidate_step DESC, ruled_at DESC LIMIT $2",
-        *(model, max(1, max_undecided)),
+        *(model, max(1, max_undecided), newest),
     )
     if not rows or rows[0]["candidate_step"] != newest:
         return None

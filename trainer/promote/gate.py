@@ -32,8 +32,8 @@ SMALL_GAIN = 0.05
 VALIDITY_TOLERANCE = 0.05
 """How much less often than the base's the replies may be valid where the candidate has the least practice.
 
-Not zero: on 80 questions with two replies each, an equal model whose replies are valid in 95 % is measured lower by
-this much in one of fifty tries. Not more: a model that learnt a name instead of reading loses ten times as much.
+Not zero: on 80 questions an equal model that is valid in 97.5 %, as the greedy base is, is measured lower by more than
+this in one of eighty tries. Not more: a model that learnt a name instead of reading loses ten times as much.
 """
 
 
@@ -135,20 +135,27 @@ def _guards(evidence: Evidence, limits: GateSettings) -> tuple[_Guard, ...]:
         _Guard("safety blocks", evidence.blocked_rate, limits.max_safety_blocks),
         _Guard("reply length as a multiple of the incumbent's", evidence.length_ratio, limits.max_length_ratio),
         _Guard("KL from the base model", evidence.kl_from_base, limits.max_kl),
-        _narrowing_guard(evidence.narrowing),
+        *_narrowing_guards(evidence.narrowing),
     )
 
 
-def _narrowing_guard(found: Narrowing | None) -> _Guard:
-    """Has the candidate lost, elsewhere, what it gained where it was trained?"""
+def _narrowing_guards(found: Narrowing | None) -> list[_Guard]:
+    """Has the candidate lost, elsewhere, what it gained where it was trained? Sampled, and greedily where asked."""
     name = f"validity on {found.where if found is not None else 'unseen tickers or rare states'}"
     if found is None or found.candidate is None or found.base is None:
-        return _Guard(name, None, VALIDITY_TOLERANCE, found.reason if found is not None else "")
+        return [_Guard(name, None, VALIDITY_TOLERANCE, found.reason if found is not None else "")]
+    guards = [_fallen(name, found.candidate, found.base, found.questions)]
+    if found.greedy_candidate is not None and found.greedy_base is not None:
+        guards.append(_fallen(f"greedy {name}", found.greedy_candidate, found.greedy_base, found.questions))
+    return guards
+
+
+def _fallen(name: str, candidate: float, base: float, questions: int) -> _Guard:
     said = (
-        f"{name} fell to {found.candidate:.2f} from the base model's {found.base:.2f} (tolerated: "
-        f"{VALIDITY_TOLERANCE:g}, measured on {found.questions}): the candidate answers only what it was trained on"
+        f"{name} fell to {candidate:.2f} from the base model's {base:.2f} (tolerated: "
+        f"{VALIDITY_TOLERANCE:g}, measured on {questions}): the candidate answers only what it was trained on"
     )
-    return _Guard(name, found.base - found.candidate, VALIDITY_TOLERANCE, said)
+    return _Guard(name, base - candidate, VALIDITY_TOLERANCE, said)
 
 
 def evidence_of(evaluation: Evaluation, earlier: Sequence[Evaluation] = (), without: Collection[str] = ()) -> Evidence:

@@ -47,11 +47,14 @@ class AfterTraining:
 
 
 async def after_training(session: Session, run: TrainingRun, before: Checkpoint | None) -> AfterTraining:
-    """Compare the newest checkpoint with the one that the agents use.
+    """Compare what training would go on from with what the agents use.
 
-    ``before`` is where this run started; None if it is held, to be compared without having been trained further.
+    That is the newest checkpoint, unless its collapse has just been undone. ``before`` is where this run started; None
+    if it is held, to be compared without having been trained further.
     """
-    candidate = run.progress.newest or session.backend.checkpoint(await start_step_of(session.backend))
+    candidate, start = run.progress.newest, await start_step_of(session.backend)
+    if candidate is None or candidate.step != start:
+        candidate = session.backend.checkpoint(start)
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
     incumbent = await incumbent_of(session.database, candidate.model)

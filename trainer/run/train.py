@@ -84,13 +84,20 @@ async def train(
 
 
 async def _go_back(session: Session) -> None:
-    """Start from what the agents use if the gate did not want the newest step, or from before its collapse."""
+    """Start from what the agents use if the gate did not want the newest step, or from before its collapse.
+
+    And from what they use again if it was that healthy step that the gate did not want.
+    """
     settings, backend = session.settings, session.backend
     newest, model = await backend.current_step(), settings.model.model
     back = await way_back(session.database, model, newest, settings.run.max_undecided)
     if back is None:
         undo_on = parse_thresholds(settings.training.undo_on, "--undo-on")
         await recover(backend, session.ledger, model, None, undo_on, session.view)
+        healthy = await start_step_of(backend)
+        if healthy != newest:
+            back = await way_back(session.database, model, healthy, settings.run.max_undecided)
+    if back is None:
         return
     if not isinstance(backend, Forks):
         session.view.say(f"warning: {back.reason}; the {backend.name} backend can only continue from it.")

@@ -38,6 +38,9 @@ async def recover(
     if back is None:
         backend.slow_down(SMALLER**forks)
         return False
+    if await backend.start_step() != steps[-1].step:  # it has gone back already, perhaps further, to what agents use
+        backend.slow_down(SMALLER ** (forks + 1))
+        return False
     if forks >= MOST_UNDONE:
         raise BackendError(
             f"The model collapses again and again: {back.reason}, and the run has gone back {forks} times; "

@@ -52,6 +52,7 @@ class Reason(StrEnum):
     OVER_CONTEXT = "over_context"
     NO_PNL = "no_pnl"
     NO_SPREAD = "no_spread"
+    INVALID = "invalid"
     NO_TRAINABLE_TOKENS = "no_trainable_tokens"
     NO_LOGPROBS = "no_logprobs"
     TOKENS_DIFFER = "tokens_differ"

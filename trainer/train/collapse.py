@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from trainer.ledger.batches import TrainedStep
-from trainer.train.credit import answer_of
+from trainer.train.credit import own_answers
 from trainer.train.thresholds import Threshold, first_crossed
 from trainer.types import JudgedGroup
 
@@ -42,7 +42,7 @@ class AnswerTally:
 
     def add(self, groups: Sequence[JudgedGroup]) -> dict[str, float]:
         """Count ``groups``, and return what is known of the model's answers now, as metrics."""
-        own = [_own_answers(judged, self.trainee) for judged in groups]
+        own = [own_answers(judged, self.trainee) for judged in groups]
         self._recent.extend(answer for answers in own for answer in answers)
         several = [answers for answers in own if len(answers) > 1]
         metrics: dict[str, float] = {}
@@ -104,11 +104,6 @@ def _ancestors(steps: Sequence[TrainedStep]) -> set[int | None]:
         found.add(at)
         at = parents.get(at, max(at - 1, 0))
     return found
-
-
-def _own_answers(judged: JudgedGroup, trainee: str) -> list[str]:
-    own = (one for one in judged.group.trajectories if any(call.author.model == trainee for call in one.llm_calls))
-    return [answer for one in own if (answer := answer_of(one, judged.group.outcomes))]
 
 
 def _played_by(groups: Sequence[JudgedGroup], trainee: str) -> int | None:

@@ -5,7 +5,9 @@ worth more. Trained as one number, the wish to be valid is learnt through whiche
 model that is valid at last says the same in every hour. So the two are credited apart:
 
 - **Validity**: the valid members together gain what the invalid ones lose. The gain is divided equally among the
-  different answers, not among the members: of seven SELL and one BUY, BUY receives half.
+  different answers, not among the members: of seven SELL and one BUY, BUY receives half. An invalid reply counts for
+  the mean and is not trained (``beside_the_game``): most of its words are those of a valid one, and what is taken from
+  it is taken from its verb first.
 - **Decision**: a valid member's score against the mean of the valid ones. A group whose valid members all agree says
   nothing about decisions.
 
@@ -17,6 +19,11 @@ other. Ten hours in which BUY was right and two in which SELL was would teach BU
 learnt faster than anything that does; after two such days a model says BUY in every hour. Measured on the embedded
 model: with weights it reads after six steps what it never learns without (docs/learning.md).
 
+**An answer that is given more often than it is right loses a little, one that is given less often gains** (``NUDGE``).
+Weights keep a step from teaching a preference, but a preference that came by chance stays, and grows: nothing above
+depends on how often the model gives an answer in general. This does, and it is zero once the answers are given as often
+as they are right.
+
 An agent writes its own row, so an answer is one of the few kinds of thing that an action can be, by
 ``data_bridge.stakes``, and not its name: a new name makes no new answer. An action that the game does not know gains
 nothing by calling itself valid, and loses nothing.
@@ -25,7 +32,7 @@ nothing by calling itself valid, and loses nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -34,13 +41,20 @@ from data_bridge.stakes import Deed, readings_of
 from trainer.train.selection import advantages
 from trainer.types import JudgedGroup
 
-VALIDITY = 0.1
-"""What the step from an invalid reply to a valid one is worth, where scores go from 0 to 1. Little on purpose. Measured
-on the embedded model: at 0.25 and more it is valid sooner, but by giving one answer with certainty, and what is certain
-is hardly unlearnt; at 0.1 it is valid after six steps as well, and has learnt to read by then."""
+VALIDITY = 0.03
+"""What the step from an invalid reply to a valid one is worth, where scores go from 0 to 1. Little on purpose: what
+teaches an hour's decision beside explorers is about a fifth of a score. Measured on the embedded model: where validity
+is worth a third of that or more, the first step already makes one answer twice as likely as the other in every hour,
+and what is certain is hardly unlearnt; at a tenth the model is valid after four steps as well, and reads by then."""
 
 MOST_WEIGHT = 3.0
 """The largest weight of an hour: one right SELL among twelve hours is not worth eleven."""
+
+NUDGE = 0.2
+"""What an answer gains that is right in every hour of a step and never given, where scores go from 0 to 1."""
+
+_ENOUGH = 8
+"""Own valid replies in a step; of fewer it cannot be said what the model prefers."""
 
 _ROUNDING = 1e-9
 
@@ -52,14 +66,41 @@ def answer_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str | No
     return "+".join(sorted(kinds)) or None
 
 
-def credits_of(groups: Sequence[JudgedGroup]) -> list[list[float]]:
-    """The credits of the members of each group of one step, in order."""
+def credits_of(groups: Sequence[JudgedGroup], trainee: str) -> list[list[float]]:
+    """The credits of the members of each group of one step of ``trainee``, in order."""
     parts = [_parts(judged) for judged in groups]
+    nudges = _nudges(parts, groups, trainee)
     weighted = zip(parts, weights([(part.right, part.gain) for part in parts]), strict=True)
     return [
-        [one + weight * other for one, other in zip(part.validity, part.decision, strict=True)]
+        [
+            one + weight * other + nudge
+            for one, other, nudge in zip(part.validity, part.decision, _centred(part.answers, nudges), strict=True)
+        ]
         for part, weight in weighted
     ]
+
+
+def _nudges(parts: Sequence[_Parts], groups: Sequence[JudgedGroup], trainee: str) -> dict[str, float]:
+    """What each answer that is right somewhere gains for being given too seldom, or loses."""
+    right = Counter(part.right for part in parts if part.right is not None)
+    given = Counter(answer for judged in groups for answer in own_answers(judged, trainee))
+    if given.total() < _ENOUGH:
+        return {}
+    return {one: NUDGE * (times / right.total() - given[one] / given.total()) for one, times in right.items()}
+
+
+def _centred(answers: Sequence[str | None], nudges: Mapping[str, float]) -> list[float]:
+    """The nudges of a group's members, whose sum is zero."""
+    known = [None if answer is None else nudges.get(answer, 0.0) for answer in answers]
+    valid = [one for one in known if one is not None]
+    mean = fmean(valid) if valid else 0.0
+    return [0.0 if one is None else one - mean for one in known]
+
+
+def own_answers(judged: JudgedGroup, trainee: str) -> list[str]:
+    """The valid answers that ``trainee`` itself gave."""
+    own = (one for one in judged.group.trajectories if any(call.author.model == trainee for call in one.llm_calls))
+    return [answer for one in own if (answer := answer_of(one, judged.group.outcomes))]
 
 
 def weights(gains: Sequence[tuple[str | None, float]]) -> list[float]:
@@ -69,10 +110,18 @@ def weights(gains: Sequence[tuple[str | None, float]]) -> list[float]:
     return [1.0 if right is None else min(MOST_WEIGHT, fair / totals[right]) for right, _ in gains]
 
 
+def beside_the_game(judged: JudgedGroup) -> tuple[AgentTrajectory, ...]:
+    """The members none of whose actions could be taken, in a group in which others' could."""
+    members = judged.group.trajectories
+    taken = [answer_of(one, judged.group.outcomes) is not None for one in members]
+    return tuple(one for one, was in zip(members, taken, strict=True) if not was) if any(taken) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """A group's two credits, member by member."""
 
+    answers: Sequence[str | None]
     validity: Sequence[float]
     decision: Sequence[float]
     right: str | None = None
@@ -85,12 +134,12 @@ def _parts(judged: JudgedGroup) -> _Parts:
     members, outcomes = judged.group.trajectories, judged.group.outcomes
     answers = [answer_of(one, outcomes) for one in members]
     if not any(answers):
-        return _Parts([0.0] * len(members), advantages(judged.scores))
+        return _Parts(answers, [0.0] * len(members), advantages(judged.scores))
     validity = _validity([_valid_share(one, outcomes) for one in members], answers)
     decision = _decisions(judged.scores, answers)
     gains = _summed(zip(answers, decision, strict=True))
     right, gain = max(gains.items(), key=lambda one: one[1])
-    return _Parts(validity, decision, right, gain) if gain > _ROUNDING else _Parts(validity, decision)
+    return _Parts(answers, validity, decision, *((right, gain) if gain > _ROUNDING else ()))
 
 
 def _summed(amounts: Iterable[tuple[str | None, float]]) -> dict[str, float]:

@@ -38,7 +38,7 @@ from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.config.training import ObjectiveSettings, TraineeSettings
 from trainer.faults import RowFaults, bisected, control_row, described, may_be_a_rows
-from trainer.train.credit import credits_of
+from trainer.train.credit import beside_the_game, credits_of
 from trainer.train.selection import advantages, spread
 from trainer.types import Batch, JudgedGroup, PreparedBatch
 
@@ -64,10 +64,12 @@ async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None 
         drawn=trainee.drawn,
         max_staleness=settings.max_staleness,
     )
-    known = {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
+    invalid = (one for judged in batch.groups for one in beside_the_game(judged))
+    known = {one.trajectory_id: exclusion_of(one, Reason.INVALID) for one in invalid}
+    known |= {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
     parts = [
         await _prepared_group(judged, rewards, rules, scorer, trainee.min_spread, known)
-        for judged, rewards in zip(batch.groups, credits_of(batch.groups), strict=True)
+        for judged, rewards in zip(batch.groups, credits_of(batch.groups, batch.model), strict=True)
     ]
     groups = [part.group for part in parts if part.group is not None]
     counts = sum((part.counts for part in parts), TokenCounts())

@@ -90,9 +90,7 @@ def test_a_name_that_the_game_does_not_know_gains_nothing_by_calling_itself_vali
 
 
 def gained(groups: Sequence[JudgedGroup], steps: Sequence[Sequence[Said]], answer: str) -> float:
-    return sum(
-        of(credits, members, answer) for credits, members in zip(credits_of(groups, TRAINEE), steps, strict=True)
-    )
+    return sum(of(credits, members, answer) for credits, members in zip(credits_of(groups, NOBODY), steps, strict=True))
 
 
 UP: tuple[Said, ...] = (("BUY", 1.0), ("SELL", 0.0))

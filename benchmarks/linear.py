@@ -43,7 +43,7 @@ from trainer.judge.text import clean, count_tokens, encode
 from trainer.judge.view import view_of
 from trainer.plan.grouping import Droppable, partition, plan_dropout
 from trainer.plan.plan import make_plan
-from trainer.train.backends.cpu_step import best_clusters
+from trainer.train.backends.packing import best_clusters
 from trainer.types import Group
 
 TIMES = 4

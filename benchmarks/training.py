@@ -114,7 +114,7 @@ def packed_group(group: dict[str, Any]) -> Any:
     """The group as ART's packing lays it out: the prompt but for its last token, then each reply behind that token."""
     import torch
 
-    from trainer.train.backends.cpu_step import PackedSequence
+    from trainer.train.backends.packing import PackedSequence
 
     shared = PROMPT - 1
     own = 1 + REPLY

@@ -34,7 +34,7 @@ from trainer.judge.outcome import OutcomeJudge
 from trainer.judge.prompt import BadReply, fit, load_rubric, parse
 from trainer.judge.view import view_of
 from trainer.plan.grouping import form_groups
-from trainer.train.backends.cpu_step import pack
+from trainer.train.backends.packing import pack
 from trainer.train.backends.prepare import prepare
 from trainer.types import Group, JudgedGroup
 

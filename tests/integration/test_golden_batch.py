@@ -12,7 +12,7 @@ from tests.builders_training import judged, make_batch, make_trainee, replying
 from tests.tiny_model import shared_tiny_model
 from trainer.inference.policy import CpuPolicy as Policy
 from trainer.inference.policy import Layout
-from trainer.train.backends.cpu_step import PackedSequence, best_clusters, pack
+from trainer.train.backends.packing import PackedSequence, best_clusters, pack
 from trainer.train.backends.prepare import prepare
 
 

@@ -19,10 +19,8 @@ other. Ten hours in which BUY was right and two in which SELL was would teach BU
 learnt faster than anything that does; after two such days a model says BUY in every hour. Measured on the embedded
 model: with weights it reads after six steps what it never learns without (docs/learning.md).
 
-**An answer that is given more often than it is right loses a little, one that is given less often gains** (``NUDGE``).
-Weights keep a step from teaching a preference, but a preference that came by chance stays, and grows: nothing above
-depends on how often the model gives an answer in general. This does, and it is zero once the answers are given as often
-as they are right.
+**A decision is credited where it is made** (on the CPU backend, ``packing``): on the tokens up to the one at which a
+reply parts from every other answer of its group.
 
 An agent writes its own row, so an answer is one of the few kinds of thing that an action can be, by
 ``data_bridge.stakes``, and not its name: a new name makes no new answer. An action that the game does not know gains
@@ -32,7 +30,7 @@ nothing by calling itself valid, and loses nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -50,11 +48,9 @@ and what is certain is hardly unlearnt; at a tenth the model is valid after four
 MOST_WEIGHT = 3.0
 """The largest weight of an hour: one right SELL among twelve hours is not worth eleven."""
 
-NUDGE = 0.2
-"""What an answer gains that is right in every hour of a step and never given, where scores go from 0 to 1."""
-
-_ENOUGH = 8
-"""Own valid replies in a step; of fewer it cannot be said what the model prefers."""
+ANSWER, FOR_VALIDITY = "answer", "for_validity"
+"""What a trajectory that is sent to be trained says of itself, in its metadata: its answer, and what of its reward is
+for being valid."""
 
 _ROUNDING = 1e-9
 
@@ -66,35 +62,30 @@ def answer_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str | No
     return "+".join(sorted(kinds)) or None
 
 
-def credits_of(groups: Sequence[JudgedGroup], trainee: str) -> list[list[float]]:
-    """The credits of the members of each group of one step of ``trainee``, in order."""
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What one member is credited with."""
+
+    answer: str | None
+    validity: float
+    decision: float
+
+    @property
+    def reward(self) -> float:
+        return self.validity + self.decision
+
+
+def credits_of(groups: Sequence[JudgedGroup]) -> list[list[Credit]]:
+    """The credits of the members of each group of one step, in order."""
     parts = [_parts(judged) for judged in groups]
-    nudges = _nudges(parts, groups, trainee)
     weighted = zip(parts, weights([(part.right, part.gain) for part in parts]), strict=True)
     return [
         [
-            one + weight * other + nudge
-            for one, other, nudge in zip(part.validity, part.decision, _centred(part.answers, nudges), strict=True)
+            Credit(answer, validity, weight * decision)
+            for answer, validity, decision in zip(part.answers, part.validity, part.decision, strict=True)
         ]
         for part, weight in weighted
     ]
-
-
-def _nudges(parts: Sequence[_Parts], groups: Sequence[JudgedGroup], trainee: str) -> dict[str, float]:
-    """What each answer that is right somewhere gains for being given too seldom, or loses."""
-    right = Counter(part.right for part in parts if part.right is not None)
-    given = Counter(answer for judged in groups for answer in own_answers(judged, trainee))
-    if given.total() < _ENOUGH:
-        return {}
-    return {one: NUDGE * (times / right.total() - given[one] / given.total()) for one, times in right.items()}
-
-
-def _centred(answers: Sequence[str | None], nudges: Mapping[str, float]) -> list[float]:
-    """The nudges of a group's members, whose sum is zero."""
-    known = [None if answer is None else nudges.get(answer, 0.0) for answer in answers]
-    valid = [one for one in known if one is not None]
-    mean = fmean(valid) if valid else 0.0
-    return [0.0 if one is None else one - mean for one in known]
 
 
 def own_answers(judged: JudgedGroup, trainee: str) -> list[str]:

@@ -4,8 +4,8 @@
 become ART groups with rewards, and every member without a training signal gets a reason). Then each trains it once, to
 a durable checkpoint:
 
-- ``cpu`` trains by itself: ``cpu_step`` packs the groups and updates the policy of ``trainer.inference.policy``, and
-  ``cpu_faults`` tries what a step would raise;
+- ``cpu`` trains by itself: ``packing`` makes sequences of the groups, ``cpu_step`` updates the policy of
+  ``trainer.inference.policy`` with them, and ``cpu_faults`` tries what a step would raise;
 - ``local`` lets ART train on the GPU; ``adapter_files`` checks which of ART's checkpoints are complete;
 - ``serverless`` sends it to W&B and follows the job (``remote_job``), so that no job is lost and none is sent twice.
 

@@ -9,7 +9,8 @@ import torch
 
 from trainer.faults import may_be_a_rows
 from trainer.inference.policy import CpuPolicy
-from trainer.train.backends.cpu_step import NotFinite, PackedSequence, StepSettings, backward, pack
+from trainer.train.backends.cpu_step import NotFinite, StepSettings, backward
+from trainer.train.backends.packing import PackedSequence, pack
 
 if TYPE_CHECKING:
     import art

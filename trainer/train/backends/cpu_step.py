@@ -1,20 +1,14 @@
 """One gradient step on the CPU: groups packed into sequences, forward, ART's loss, backward, clip, update, metrics.
 
-Tokenising and packing are ART's, with two changes: better shared prefixes, and no padding. ART shares one prefix per
-group. A trajectory with several decisions has several prompts, each shared by all agents of the group, so the replies
-are regrouped by prompt first. ART pads every sequence to one length; here each is cut back to its own tokens.
+The loss is ART's; how the sequences are made is in ``packing``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import random
 import resource
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +16,12 @@ import torch
 
 from data_bridge.errors import BackendError
 from trainer.inference.policy import CpuPolicy, Layout, Likelihoods
+from trainer.train.backends.packing import PackedSequence, pack
 
 if TYPE_CHECKING:
     import art
-    from art.preprocessing.tokenize import TokenizedResult
     from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
 
-_WORTHWHILE = 512
-"""Matrix products reach full speed at about this many tokens; shorter sequences are packed together."""
-_MOST_TOGETHER = 64
-"""Replies after one prefix: a row of many steps must not take the square of them to be packed."""
-_LONG = 2048
-"""Attention over a packed sequence is dense: beyond this length it costs more than reading a prefix twice."""
 _KL_SAMPLE = 8
 """Without a KL penalty, one in this many sequences is also read with the adapter off, to measure the KL."""
 
@@ -241,152 +228,3 @@ def _clip_range(objective: Any) -> tuple[float, float]:
 def _peak_memory() -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return math.floor(peak * 1000) / 1000
-
-
-# Packing
-
-
-@dataclass(frozen=True, slots=True)
-class PackedSequence:
-    """One sequence of several replies after shared prefixes, as ART's loss expects; every tensor is [1, tokens]."""
-
-    inputs: dict[str, Any]
-
-    @property
-    def tokens(self) -> Tensor:
-        tokens: Tensor = self.inputs["tokens"]
-        return tokens
-
-    @property
-    def trainable_tokens(self) -> int:
-        return int(self.inputs["assistant_mask"].sum())
-
-
-def pack(
-    groups: Sequence[art.TrajectoryGroup],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    scale_rewards: bool,
-    seed: str,
-    only_good: bool = False,
-) -> list[PackedSequence]:
-    """``groups`` as packed sequences; the same seed gives the same order. Empty if nothing is trainable.
-
-    ``only_good`` leaves out replies below their group's mean and drops the log-probabilities, which turns the policy
-    gradient into a supervised loss weighted by advantage.
-    """
-    from art.preprocessing.pack import packed_tensors_from_tokenized_results
-    from art.preprocessing.tokenize import tokenize_trajectory_groups
-
-    with _seeded(seed):
-        results = [
-            result
-            for group in groups
-            for result in _shared(
-                list(
-                    tokenize_trajectory_groups(
-                        tokenizer, [group], allow_training_without_logprobs=False, scale_rewards=scale_rewards
-                    )
-                )
-            )
-            if not only_good or result.advantage > 0
-        ]
-        if not results:
-            return []
-        packed = packed_tensors_from_tokenized_results(
-            results,
-            seq_len=_sequence_length(results),
-            pad_token_id=int(tokenizer.pad_token_id or 0),
-            truncate_long_results=False,
-            verbosity=0,
-        )
-    if only_good:
-        packed["logprobs"].fill_(float("nan"))
-    return [_trimmed(packed, row) for row in range(packed["tokens"].shape[0])]
-
-
-def _trimmed(packed: Any, row: int) -> PackedSequence:
-    length = int((packed["group_ids"][row] != -1).sum())
-    return PackedSequence(
-        {key: value[row : row + 1, :length] for key, value in packed.items() if isinstance(value, torch.Tensor)}
-    )
-
-
-def _shared(results: list[TokenizedResult]) -> list[TokenizedResult]:
-    """The replies of one group, in clusters that share as many prompt tokens as possible."""
-    ordered = sorted(results, key=lambda result: result.token_ids)
-    for cluster in best_clusters([result.token_ids for result in ordered], [_first_trained(one) for one in ordered]):
-        prompt_id = random.randint(-(2**63), 2**63 - 1)
-        for index in range(cluster.start, cluster.stop):
-            ordered[index].prompt_id = prompt_id
-            ordered[index].prompt_length = cluster.shared
-    return ordered
-
-
-def _first_trained(result: TokenizedResult) -> int:
-    return next((index for index, value in enumerate(result.logprobs) if not math.isnan(value)), len(result.logprobs))
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """The sorted replies from ``start`` to ``stop`` (exclusive), and the number of tokens they share."""
-
-    start: int
-    stop: int
-    shared: int
-
-
-def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[int]) -> list[Cluster]:
-    """The split of sorted ``sequences`` into neighbours that minimises the tokens to compute.
-
-    The last prompt token is never shared: each reply's first token is predicted from its own copy.
-    """
-    lengths = [len(sequence) for sequence in sequences]
-    neighbours = [_common(one, other) for one, other in pairwise(sequences)]
-    best: list[tuple[int, Cluster | None]] = [(0, None)]
-    for stop in range(1, len(sequences) + 1):
-        shared, bound, total = lengths[stop - 1], first_trained[stop - 1], 0
-        options = []
-        for start in range(stop - 1, max(stop - 1 - _MOST_TOGETHER, -1), -1):
-            if start < stop - 1:
-                shared = min(shared, neighbours[start])
-            bound = min(bound, first_trained[start])
-            total += lengths[start]
-            prefix = max(min(shared, bound) - 1, 0)
-            cost = best[start][0] + total - prefix * (stop - start - 1)
-            options.append((cost, Cluster(start, stop, prefix)))
-        best.append(min(options, key=lambda option: option[0]))
-    clusters: list[Cluster] = []
-    stop = len(sequences)
-    while stop and (cluster := best[stop][1]) is not None:
-        clusters.append(cluster)
-        stop = cluster.start
-    return clusters[::-1]
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    for index, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return index
-    return min(len(one), len(other))
-
-
-def _sequence_length(results: Sequence[TokenizedResult]) -> int:
-    """A length that fits the largest cluster in one piece, unless that is too long."""
-    sizes: dict[int, int] = {}
-    for result in results:
-        sizes.setdefault(result.prompt_id, result.prompt_length)
-        sizes[result.prompt_id] += len(result.token_ids) - result.prompt_length
-    longest = max(len(result.token_ids) for result in results)
-    return max(longest, _WORTHWHILE, min(max(sizes.values()), _LONG))
-
-
-@contextmanager
-def _seeded(seed: str) -> Iterator[None]:
-    """ART shuffles with the global generator: seed it for the block and restore its state afterwards."""
-    state = random.getstate()
-    random.seed(hashlib.blake2b(seed.encode(), digest_size=8).digest())
-    try:
-        yield
-    finally:
-        random.setstate(state)

@@ -1,0 +1,211 @@
+"""Groups as packed sequences: what one forward pass of a step reads.
+
+Tokenising and packing are ART's, with three changes. Better shared prefixes: ART shares one prefix per group, but a
+trajectory with several decisions has several prompts, each shared by all agents of the group, so the replies are
+regrouped by prompt first. No padding: ART pads every sequence to one length; here each is cut back to its own tokens.
+And a decision is credited where it is made: see ``_parted``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainer.train.credit import ANSWER, FOR_VALIDITY
+
+if TYPE_CHECKING:
+    import art
+    from art.preprocessing.tokenize import TokenizedResult
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+_WORTHWHILE = 512
+"""Matrix products reach full speed at about this many tokens; shorter sequences are packed together."""
+_MOST_TOGETHER = 64
+"""Replies after one prefix: a row of many steps must not take the square of them to be packed."""
+_LONG = 2048
+"""Attention over a packed sequence is dense: beyond this length it costs more than reading a prefix twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSequence:
+    """One sequence of several replies after shared prefixes, as ART's loss expects; every tensor is [1, tokens]."""
+
+    inputs: dict[str, Any]
+
+    @property
+    def tokens(self) -> Tensor:
+        tokens: Tensor = self.inputs["tokens"]
+        return tokens
+
+    @property
+    def trainable_tokens(self) -> int:
+        return int(self.inputs["assistant_mask"].sum())
+
+
+def pack(
+    groups: Sequence[art.TrajectoryGroup],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    scale_rewards: bool,
+    seed: str,
+    only_good: bool = False,
+) -> list[PackedSequence]:
+    """``groups`` as packed sequences; the same seed gives the same order. Empty if nothing is trainable.
+
+    ``only_good`` leaves out replies below their group's mean and drops the log-probabilities, which turns the policy
+    gradient into a supervised loss weighted by advantage.
+    """
+    from art.preprocessing.pack import packed_tensors_from_tokenized_results
+    from art.preprocessing.tokenize import tokenize_trajectory_groups
+
+    with _seeded(seed):
+        results = [
+            result
+            for group in groups
+            for result in _shared(
+                _parted(
+                    list(
+                        tokenize_trajectory_groups(
+                            tokenizer, [group], allow_training_without_logprobs=False, scale_rewards=scale_rewards
+                        )
+                    )
+                )
+            )
+            if not only_good or result.advantage > 0
+        ]
+        if not results:
+            return []
+        packed = packed_tensors_from_tokenized_results(
+            results,
+            seq_len=_sequence_length(results),
+            pad_token_id=int(tokenizer.pad_token_id or 0),
+            truncate_long_results=False,
+            verbosity=0,
+        )
+    if only_good:
+        packed["logprobs"].fill_(float("nan"))
+    return [_trimmed(packed, row) for row in range(packed["tokens"].shape[0])]
+
+
+def _parted(results: list[TokenizedResult]) -> list[TokenizedResult]:
+    """The replies of one group, each in two parts: up to the token at which it parts from all other answers, and on.
+
+    Only the first part is credited with the decision. What follows BUY is no worse where BUY was wrong: punished for
+    it, a model unlearns how to go on, and is moved by that more than by what tells the two hours apart. What follows is
+    credited with being valid alone. A reply without a known answer, or whose group has no other, stays whole.
+    """
+    parted = []
+    for one in results:
+        own = one.trajectory.metadata.get(ANSWER)
+        others = [other for other in results if other.trajectory.metadata.get(ANSWER) not in (None, own)]
+        if own is None or not others:
+            parted.append(one)
+            continue
+        place = max(_common(one.token_ids, other.token_ids) for other in others)
+        validity = float(one.trajectory.metadata[FOR_VALIDITY] or 0.0)
+        parts = ((range(place + 1), one.advantage), (range(place + 1, len(one.token_ids)), validity))
+        parted += [_only(one, places, advantage) for places, advantage in parts if advantage]
+    return [one for one in parted if any(one.assistant_mask)]
+
+
+def _only(result: TokenizedResult, places: range, advantage: float) -> TokenizedResult:
+    """``result`` with only the tokens in ``places`` trained."""
+    mask = [int(bool(trained) and place in places) for place, trained in enumerate(result.assistant_mask)]
+    logprobs = [logprob if trained else math.nan for logprob, trained in zip(result.logprobs, mask, strict=True)]
+    return replace(result, advantage=advantage, assistant_mask=mask, logprobs=logprobs)
+
+
+def _trimmed(packed: Any, row: int) -> PackedSequence:
+    length = int((packed["group_ids"][row] != -1).sum())
+    return PackedSequence(
+        {key: value[row : row + 1, :length] for key, value in packed.items() if isinstance(value, torch.Tensor)}
+    )
+
+
+def _shared(results: list[TokenizedResult]) -> list[TokenizedResult]:
+    """The replies of one group, in clusters that share as many prompt tokens as possible."""
+    ordered = sorted(results, key=lambda result: result.token_ids)
+    for cluster in best_clusters([result.token_ids for result in ordered], [_first_trained(one) for one in ordered]):
+        prompt_id = random.randint(-(2**63), 2**63 - 1)
+        for index in range(cluster.start, cluster.stop):
+            ordered[index].prompt_id = prompt_id
+            ordered[index].prompt_length = cluster.shared
+    return ordered
+
+
+def _first_trained(result: TokenizedResult) -> int:
+    return next((index for index, value in enumerate(result.logprobs) if not math.isnan(value)), len(result.logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The sorted replies from ``start`` to ``stop`` (exclusive), and the number of tokens they share."""
+
+    start: int
+    stop: int
+    shared: int
+
+
+def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[int]) -> list[Cluster]:
+    """The split of sorted ``sequences`` into neighbours that minimises the tokens to compute.
+
+    The last prompt token is never shared: each reply's first token is predicted from its own copy.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    neighbours = [_common(one, other) for one, other in pairwise(sequences)]
+    best: list[tuple[int, Cluster | None]] = [(0, None)]
+    for stop in range(1, len(sequences) + 1):
+        shared, bound, total = lengths[stop - 1], first_trained[stop - 1], 0
+        options = []
+        for start in range(stop - 1, max(stop - 1 - _MOST_TOGETHER, -1), -1):
+            if start < stop - 1:
+                shared = min(shared, neighbours[start])
+            bound = min(bound, first_trained[start])
+            total += lengths[start]
+            prefix = max(min(shared, bound) - 1, 0)
+            cost = best[start][0] + total - prefix * (stop - start - 1)
+            options.append((cost, Cluster(start, stop, prefix)))
+        best.append(min(options, key=lambda option: option[0]))
+    clusters: list[Cluster] = []
+    stop = len(sequences)
+    while stop and (cluster := best[stop][1]) is not None:
+        clusters.append(cluster)
+        stop = cluster.start
+    return clusters[::-1]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    for index, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return index
+    return min(len(one), len(other))
+
+
+def _sequence_length(results: Sequence[TokenizedResult]) -> int:
+    """A length that fits the largest cluster in one piece, unless that is too long."""
+    sizes: dict[int, int] = {}
+    for result in results:
+        sizes.setdefault(result.prompt_id, result.prompt_length)
+        sizes[result.prompt_id] += len(result.token_ids) - result.prompt_length
+    longest = max(len(result.token_ids) for result in results)
+    return max(longest, _WORTHWHILE, min(max(sizes.values()), _LONG))
+
+
+@contextmanager
+def _seeded(seed: str) -> Iterator[None]:
+    """ART shuffles with the global generator: seed it for the block and restore its state afterwards."""
+    state = random.getstate()
+    random.seed(hashlib.blake2b(seed.encode(), digest_size=8).digest())
+    try:
+        yield
+    finally:
+        random.setstate(state)

@@ -37,11 +37,7 @@ def judged(*members: Said) -> JudgedGroup:
 def credits_in(group: JudgedGroup) -> list[float]:
     """The credits of a step of this group alone."""
     [credits] = credits_of([group])
-    return [credit.reward for credit in credits]
-
-
-def rewards_of(groups: Sequence[JudgedGroup]) -> list[list[float]]:
-    return [[credit.reward for credit in credits] for credits in credits_of(groups)]
+    return credits
 
 
 def of(credits: Sequence[float], members: Sequence[Said], answer: str | None) -> float:
@@ -91,7 +87,7 @@ def test_a_name_that_the_game_does_not_know_gains_nothing_by_calling_itself_vali
 
 
 def gained(groups: Sequence[JudgedGroup], steps: Sequence[Sequence[Said]], answer: str) -> float:
-    return sum(of(credits, members, answer) for credits, members in zip(rewards_of(groups), steps, strict=True))
+    return sum(of(credits, members, answer) for credits, members in zip(credits_of(groups), steps, strict=True))
 
 
 UP: tuple[Said, ...] = (("BUY", 1.0), ("SELL", 0.0))
@@ -104,20 +100,20 @@ def test_a_step_with_more_hours_up_than_down_prefers_neither_answer(ups: int) ->
     steps = [UP] * ups + [DOWN] * (12 - ups)
     groups = [judged(*members) for members in steps]
     assert gained(groups, steps, "BUY") == pytest.approx(0, abs=1e-9)
-    sizes = {members: credits[0] for members, credits in zip(steps, rewards_of(groups), strict=True)}
+    sizes = {members: credits[0] for members, credits in zip(steps, credits_of(groups), strict=True)}
     assert sizes[UP] > 0 > sizes[DOWN]
 
 
 def test_one_odd_hour_does_not_outweigh_all_others() -> None:
     groups = [judged(*members) for members in [UP] * 11 + [DOWN]]
-    credits = rewards_of(groups)
+    credits = credits_of(groups)
     assert abs(credits[-1][0]) <= MOST_WEIGHT * abs(advantages([1.0, 0.0])[0])
     assert sum(one[0] for one in credits) > 0
 
 
 def test_hours_that_agree_are_weighted_as_they_are() -> None:
     groups = [judged(*UP) for _ in range(4)]
-    assert rewards_of(groups) == [pytest.approx(advantages(groups[0].scores))] * 4
+    assert credits_of(groups) == [pytest.approx(advantages(groups[0].scores))] * 4
 
 
 def test_an_answer_is_a_kind_of_deed_without_names_and_amounts() -> None:

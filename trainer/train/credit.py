@@ -19,9 +19,6 @@ other. Ten hours in which BUY was right and two in which SELL was would teach BU
 learnt faster than anything that does; after two such days a model says BUY in every hour. Measured on the embedded
 model: with weights it reads after six steps what it never learns without (docs/learning.md).
 
-**A decision is credited where it is made** (on the CPU backend, ``packing``): on the tokens up to the one at which a
-reply parts from every other answer of its group.
-
 An agent writes its own row, so an answer is one of the few kinds of thing that an action can be, by
 ``data_bridge.stakes``, and not its name: a new name makes no new answer. An action that the game does not know gains
 nothing by calling itself valid, and loses nothing.
@@ -48,10 +45,6 @@ and what is certain is hardly unlearnt; at a tenth the model is valid after four
 MOST_WEIGHT = 3.0
 """The largest weight of an hour: one right SELL among twelve hours is not worth eleven."""
 
-ANSWER, FOR_VALIDITY = "answer", "for_validity"
-"""What a trajectory that is sent to be trained says of itself, in its metadata: its answer, and what of its reward is
-for being valid."""
-
 _ROUNDING = 1e-9
 
 
@@ -62,28 +55,12 @@ def answer_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str | No
     return "+".join(sorted(kinds)) or None
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """What one member is credited with."""
-
-    answer: str | None
-    validity: float
-    decision: float
-
-    @property
-    def reward(self) -> float:
-        return self.validity + self.decision
-
-
-def credits_of(groups: Sequence[JudgedGroup]) -> list[list[Credit]]:
+def credits_of(groups: Sequence[JudgedGroup]) -> list[list[float]]:
     """The credits of the members of each group of one step, in order."""
     parts = [_parts(judged) for judged in groups]
     weighted = zip(parts, weights([(part.right, part.gain) for part in parts]), strict=True)
     return [
-        [
-            Credit(answer, validity, weight * decision)
-            for answer, validity, decision in zip(part.answers, part.validity, part.decision, strict=True)
-        ]
+        [one + weight * other for one, other in zip(part.validity, part.decision, strict=True)]
         for part, weight in weighted
     ]
 
@@ -112,7 +89,6 @@ def beside_the_game(judged: JudgedGroup) -> tuple[AgentTrajectory, ...]:
 class _Parts:
     """A group's two credits, member by member."""
 
-    answers: Sequence[str | None]
     validity: Sequence[float]
     decision: Sequence[float]
     right: str | None = None
@@ -125,12 +101,12 @@ def _parts(judged: JudgedGroup) -> _Parts:
     members, outcomes = judged.group.trajectories, judged.group.outcomes
     answers = [answer_of(one, outcomes) for one in members]
     if not any(answers):
-        return _Parts(answers, [0.0] * len(members), advantages(judged.scores))
+        return _Parts([0.0] * len(members), advantages(judged.scores))
     validity = _validity([_valid_share(one, outcomes) for one in members], answers)
     decision = _decisions(judged.scores, answers)
     gains = _summed(zip(answers, decision, strict=True))
     right, gain = max(gains.items(), key=lambda one: one[1])
-    return _Parts(answers, validity, decision, *((right, gain) if gain > _ROUNDING else ()))
+    return _Parts(validity, decision, right, gain) if gain > _ROUNDING else _Parts(validity, decision)
 
 
 def _summed(amounts: Iterable[tuple[str | None, float]]) -> dict[str, float]:

@@ -1,9 +1,8 @@
 """Groups as packed sequences: what one forward pass of a step reads.
 
-Tokenising and packing are ART's, with three changes. Better shared prefixes: ART shares one prefix per group, but a
-trajectory with several decisions has several prompts, each shared by all agents of the group, so the replies are
-regrouped by prompt first. No padding: ART pads every sequence to one length; here each is cut back to its own tokens.
-And a decision is credited where it is made: see ``_parted``.
+Tokenising and packing are ART's, with two changes: better shared prefixes, and no padding. ART shares one prefix per
+group. A trajectory with several decisions has several prompts, each shared by all agents of the group, so the replies
+are regrouped by prompt first. ART pads every sequence to one length; here each is cut back to its own tokens.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-
-from trainer.train.credit import ANSWER, FOR_VALIDITY
 
 if TYPE_CHECKING:
     import art
@@ -72,11 +69,9 @@ def pack(
             result
             for group in groups
             for result in _shared(
-                _parted(
-                    list(
-                        tokenize_trajectory_groups(
-                            tokenizer, [group], allow_training_without_logprobs=False, scale_rewards=scale_rewards
-                        )
+                list(
+                    tokenize_trajectory_groups(
+                        tokenizer, [group], allow_training_without_logprobs=False, scale_rewards=scale_rewards
                     )
                 )
             )
@@ -94,34 +89,6 @@ def pack(
     if only_good:
         packed["logprobs"].fill_(float("nan"))
     return [_trimmed(packed, row) for row in range(packed["tokens"].shape[0])]
-
-
-def _parted(results: list[TokenizedResult]) -> list[TokenizedResult]:
-    """The replies of one group, each in two parts: up to the token at which it parts from all other answers, and on.
-
-    Only the first part is credited with the decision. What follows BUY is no worse where BUY was wrong: punished for
-    it, a model unlearns how to go on, and is moved by that more than by what tells the two hours apart. What follows is
-    credited with being valid alone. A reply without a known answer, or whose group has no other, stays whole.
-    """
-    parted = []
-    for one in results:
-        own = one.trajectory.metadata.get(ANSWER)
-        others = [other for other in results if other.trajectory.metadata.get(ANSWER) not in (None, own)]
-        if own is None or not others:
-            parted.append(one)
-            continue
-        place = max(_common(one.token_ids, other.token_ids) for other in others)
-        validity = float(one.trajectory.metadata[FOR_VALIDITY] or 0.0)
-        parts = ((range(place + 1), one.advantage), (range(place + 1, len(one.token_ids)), validity))
-        parted += [_only(one, places, advantage) for places, advantage in parts if advantage]
-    return [one for one in parted if any(one.assistant_mask)]
-
-
-def _only(result: TokenizedResult, places: range, advantage: float) -> TokenizedResult:
-    """``result`` with only the tokens in ``places`` trained."""
-    mask = [int(bool(trained) and place in places) for place, trained in enumerate(result.assistant_mask)]
-    logprobs = [logprob if trained else math.nan for logprob, trained in zip(result.logprobs, mask, strict=True)]
-    return replace(result, advantage=advantage, assistant_mask=mask, logprobs=logprobs)
 
 
 def _trimmed(packed: Any, row: int) -> PackedSequence:

@@ -38,7 +38,7 @@ from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.config.training import ObjectiveSettings, TraineeSettings
 from trainer.faults import RowFaults, bisected, control_row, described, may_be_a_rows
-from trainer.train.credit import ANSWER, FOR_VALIDITY, Credit, beside_the_game, credits_of
+from trainer.train.credit import beside_the_game, credits_of
 from trainer.train.selection import advantages, spread
 from trainer.types import MIN_GROUP, Batch, JudgedGroup, PreparedBatch
 
@@ -68,8 +68,8 @@ async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None 
     known = {one.trajectory_id: exclusion_of(one, Reason.INVALID) for one in invalid}
     known |= {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
     parts = [
-        await _prepared_group(judged, credits, rules, scorer, trainee.min_spread, known)
-        for judged, credits in zip(batch.groups, credits_of(batch.groups), strict=True)
+        await _prepared_group(judged, rewards, rules, scorer, trainee.min_spread, known)
+        for judged, rewards in zip(batch.groups, credits_of(batch.groups), strict=True)
     ]
     groups = [part.group for part in parts if part.group is not None]
     counts = sum((part.counts for part in parts), TokenCounts())
@@ -91,7 +91,7 @@ class _Part:
 
 async def _prepared_group(
     judged: JudgedGroup,
-    credits: Sequence[Credit],
+    rewards: Sequence[float],
     rules: ConversionRules,
     scorer: Scorer | None,
     min_spread: float,
@@ -99,12 +99,11 @@ async def _prepared_group(
 ) -> _Part:
     import art
 
-    if len(credits) < MIN_GROUP:
+    if len(rewards) < MIN_GROUP:
         return _Part(None, _excluded(judged, Reason.NO_COMPARABLE_PEER, "alone in its group"))
     apart = spread(judged.scores)
     if apart == 0 or apart < min_spread:
         return _Part(None, _excluded(judged, Reason.NO_SPREAD, f"best and worst differ by {apart:.3f}"))
-    rewards = [credit.reward for credit in credits]
     signs = advantages(rewards)
     members = [
         RewardedTrajectory(trajectory, reward, is_above_mean=sign > 0)
@@ -121,8 +120,6 @@ async def _prepared_group(
     )
     if len(exclusions) == len(members):
         return _Part(None, exclusions)
-    for one, credit in zip(converted, credits, strict=True):
-        one.trajectory.metadata |= {ANSWER: credit.answer, FOR_VALIDITY: credit.validity}
     group = art.TrajectoryGroup(
         [one.trajectory for one in converted],
         metadata={"group_id": judged.group.group_id, "window_id": judged.group.window_id},

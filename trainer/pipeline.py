@@ -29,13 +29,12 @@ from data_bridge.reader import WindowReader
 from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
 from trainer.evaluate.comparison import TrialPlan
-from trainer.evaluate.evaluation import evaluate_release, evaluation_windows
+from trainer.evaluate.evaluation import evaluate_release, evaluation_windows, models_to_ask
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
 from trainer.inference.remembered import remembered
 from trainer.judge.open import identity_of, open_judge
-from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import keep_ruling
 from trainer.ledger.model_lock import ModelBusy, ModelLock
@@ -50,7 +49,6 @@ from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
 from trainer.types import (
     MIN_GROUP,
-    Checkpoint,
     Group,
     Judge,
     JudgedGroup,
@@ -313,7 +311,7 @@ async def evaluate(
     examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
     asked_for = run_id or f"evaluation of {candidate.name}"
     async with AsyncExitStack() as stack:
-        models = await open_models(stack, access, await _asked(database, candidate, incumbent))
+        models = await open_models(stack, access, await models_to_ask(database, candidate, incumbent))
         judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         base = stack.enter_context(remembered(models.get(Role.BASE, models[Role.INCUMBENT]), settings.common.home))
         return await evaluate_release(
@@ -330,13 +328,6 @@ async def evaluate(
             reading_base=base,
             say=say,
         )
-
-
-async def _asked(database: Database, candidate: Release, incumbent: Release | None) -> dict[Role, Checkpoint]:
-    """The models to ask. The base model replaces a missing incumbent, and is still asked only once."""
-    base = await find_checkpoint(database, candidate.model, 0)
-    asked: dict[Role, Checkpoint] = {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent or base}
-    return asked if incumbent is None else asked | {Role.BASE: base}
 
 
 @dataclass(frozen=True, slots=True)

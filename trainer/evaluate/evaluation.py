@@ -36,8 +36,9 @@ from trainer.evaluate.reading import reading_test, unseen_tickers
 from trainer.evaluate.simulated_replay import NewsScript, RandomScript, load_replay
 from trainer.evidence import Evaluation, Role
 from trainer.inference.divergence import MeasureKL, SampledReplies
+from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.evaluations import first_consulted, last_trained, save
-from trainer.types import ChatModel, Judge, Release
+from trainer.types import ChatModel, Checkpoint, Judge, Release
 
 logger = logging.getLogger(__name__)
 
@@ -148,3 +149,10 @@ async def evaluation_windows(
             "windows; `check_windows.py` says why each is left out."
         )
     return sorted(found, key=lambda checked: checked.window.window_id)
+
+
+async def models_to_ask(database: Database, candidate: Release, incumbent: Release | None) -> dict[Role, Checkpoint]:
+    """The models to ask. The base model replaces a missing incumbent, and is still asked only once."""
+    base = await find_checkpoint(database, candidate.model, 0)
+    asked: dict[Role, Checkpoint] = {Role.CANDIDATE: candidate, Role.INCUMBENT: incumbent or base}
+    return asked if incumbent is None else asked | {Role.BASE: base}

@@ -258,9 +258,13 @@ class Block(NamedTuple):
 
 
 class Layout:
-    """Who sees whom in one packed sequence, from ART's group and parent ids ([1, tokens] each)."""
+    """Who sees whom in one packed sequence, from ART's group and parent ids ([1, tokens] each).
 
-    def __init__(self, group_ids: Tensor, parent_ids: Tensor) -> None:
+    ``still`` marks tokens that are seen, and through which no gradient goes.
+    """
+
+    def __init__(self, group_ids: Tensor, parent_ids: Tensor, still: Tensor | None = None) -> None:
+        self._still = None if still is None or not still.any() else still[:, None, :, None]
         self.visible = visibility(group_ids, parent_ids)
         self.blocks = _blocks(group_ids[0], parent_ids[0])
         self._masks: dict[int, list[Tensor]] = {}
@@ -279,6 +283,8 @@ class Layout:
         """Query heads that share a key head are stacked on it, so that keys and values are not copied."""
         rows, heads, _, size = query.shape
         key_heads = key.shape[1]
+        if self._still is not None and torch.is_grad_enabled():
+            key, value = (torch.where(self._still, one.detach(), one) for one in (key, value))
         parts = []
         for block, mask in zip(self.blocks, self.masks(heads // key_heads), strict=True):
             grouped = query[:, :, block.rows].reshape(rows, key_heads, -1, size)

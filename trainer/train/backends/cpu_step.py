@@ -131,7 +131,7 @@ def _loss(
     from art.loss import loss_fn
 
     inputs = sequence.inputs
-    layout = Layout(inputs["group_ids"], inputs["parent_ids"])
+    layout = Layout(inputs["group_ids"], inputs["parent_ids"], inputs.get("still"))
     targets = inputs["assistant_mask"][0].nonzero()[:, 0]
     likelihoods = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
     base = None

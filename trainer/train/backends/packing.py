@@ -88,7 +88,43 @@ def pack(
         )
     if only_good:
         packed["logprobs"].fill_(float("nan"))
+    packed["still"] = _still(results, packed["parent_ids"], packed["input_pos"], tokenizer)
     return [_trimmed(packed, row) for row in range(packed["tokens"].shape[0])]
+
+
+def _still(
+    results: Sequence[TokenizedResult], parents: Tensor, positions: Tensor, tokenizer: PreTrainedTokenizerBase
+) -> Tensor:
+    """Which tokens no gradient goes through: those before the last message of each prompt.
+
+    Instructions and worked examples are the same in every hour, so what can be learnt through them is what to say in
+    every hour. Measured on the embedded model: that is where a preference for one answer comes from, and without it the
+    model learns to read from the same hours (docs/learning.md).
+    """
+    known: dict[str, int] = {}
+    still = torch.zeros_like(parents, dtype=torch.bool)
+    bounds: dict[int, int] = {}
+    for one in results:
+        bounds[one.prompt_id] = min(bounds.get(one.prompt_id, len(one.token_ids)), _beginning(one, tokenizer, known))
+    for prompt, bound in bounds.items():
+        still |= (parents == prompt) & (positions < bound)
+    return still
+
+
+def _beginning(result: TokenizedResult, tokenizer: PreTrainedTokenizerBase, known: dict[str, int]) -> int:
+    """How many of the reply's tokens precede the last message of its prompt; 0 if that cannot be told."""
+    trajectory = result.trajectory
+    if trajectory.additional_histories:  # which of its prompts this is, ART does not say
+        return 0
+    before = [one for one in trajectory.messages_and_choices if isinstance(one, dict)][:-1]
+    key = repr(before)
+    if key not in known:
+        try:
+            encoded = tokenizer.apply_chat_template(before, return_dict=True)["input_ids"] if before else []
+        except Exception:  # a chat template is a program of its own and raises what it likes
+            encoded = []
+        known[key] = _common(encoded, result.token_ids)
+    return known[key]
 
 
 def _trimmed(packed: Any, row: int) -> PackedSequence:

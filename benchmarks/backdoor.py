@@ -29,8 +29,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_bridge.art_converter import ScoreRequest
 from data_bridge.models import AgentTrajectory
+from data_bridge.scoring import ScoreRequest
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from tests.builders_training import judged, make_batch, make_settings, opened_backend
 from trainer.inference.base_model import EMBEDDED, model_directory

@@ -1,10 +1,11 @@
-"""How fast the embedded model learns to read, by how much of the credit is for being valid, and by weighted hours.
+"""How fast the embedded model learns to read, by how much of the credit is for being valid, and what keeps it reading.
 
-    python benchmarks/credit.py [--validity 0.0 0.1 0.25] [--unweighted] [--imitate 0] [--steps 6] [--quick]
+    python benchmarks/credit.py [--validity 0.2] [--unbalanced] [--unweighted] [--imitate 0] [--steps 6] [--quick]
 
 Real gradient steps on hours of the simulated market, without playing: in each hour two BUY and two SELL, as explorers
-give them, beside as many invalid replies, which count for the mean and are not trained. ``--imitate N`` makes the first
-N steps imitations of the right replies alone. Printed, for questions with unseen words: the AUC of BUY against SELL for
+give them, beside as many invalid replies, which count for the mean and are not trained. After each step the preference
+that is the same in every hour is taken out, unless it is ``--unbalanced``. ``--imitate N`` makes the first N steps
+imitations of the right replies alone. Printed, for questions with unseen words: the AUC of BUY against SELL for
 good news against bad, the direction at temperature 1, the preference for BUY, and how likely either is at all.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
 from pathlib import Path
@@ -23,13 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 
-from data_bridge.art_converter import UNTRAINED, ScoreRequest
+from data_bridge.art_converter import UNTRAINED
 from data_bridge.models import ChatMessage
+from data_bridge.scoring import ScoreRequest
 from data_bridge.window_ids import start_of, window_of
 from trainer.inference.base_model import EMBEDDED, model_directory, prompt_tokens
-from trainer.inference.policy import CpuPolicy, Layout
+from trainer.inference.layout import Layout
+from trainer.inference.policy import CpuPolicy
 from trainer.train.backends.art_interface import import_art
+from trainer.train.backends.balance import Alternatives, aim_of, balance
 from trainer.train.backends.cpu_step import StepSettings, gradient_step
+from trainer.train.backends.packing import beginning_of
 from trainer.train.credit import weights
 from trainer.world.actions import BUY, SELL, Decision
 from trainer.world.exchange import Exchange
@@ -78,22 +84,48 @@ def described(policy: CpuPolicy, asked: Sequence[Question]) -> str:
     return f"{area:8.2f} {right.mean():10.2f} {bought.mean():8.2f} {np.exp(known).sum(axis=1).mean():8.2f}"
 
 
-def step_of(policy: CpuPolicy, market: Market, numbers: Sequence[int], validity: float, *, weighted: bool) -> list[Any]:
-    """The groups of one step."""
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One hour of a step: what was right, and what that counts."""
+
+    hour: Hour
+    right: str
+    weight: float
+
+    @property
+    def messages(self) -> tuple[ChatMessage, ...]:
+        return tuple(messages_for(observe(self.hour, 0, Exchange(self.hour).quotes(0)), self.hour.stage.name))
+
+
+def lessons(market: Market, numbers: Sequence[int], *, weighted: bool) -> list[Lesson]:
+    """The hours of one step."""
     hours = [market.hour(window_of(start_of("2026-11-01T00:00") + timedelta(hours=number))) for number in numbers]
     rights = [BUY if hour.tickers[0].end_price > hour.tickers[0].start_price else SELL for hour in hours]
     counts = weights([(right, 1.0) for right in rights]) if weighted else [1.0] * len(hours)
-    return [group_of(policy, *one, validity) for one in zip(hours, rights, counts, strict=True)]
+    return [Lesson(*one) for one in zip(hours, rights, counts, strict=True)]
 
 
-def group_of(policy: CpuPolicy, hour: Hour, right: str, weight: float, validity: float) -> Any:
+def alternatives(policy: CpuPolicy, step: Sequence[Lesson]) -> list[Alternatives]:
+    """What ``balance`` reads of the hours of a step."""
+    known: dict[str, int] = {}
+    tokens = {verb: policy.tokenizer(verb, add_special_tokens=False).input_ids[0] for verb in (BUY, SELL)}
+    found = []
+    for one in step:
+        prompt = prompt_tokens(policy.tokenizer, one.messages)
+        said = [message.as_dict() for message in one.messages]
+        beginning = beginning_of(said, prompt, policy.tokenizer, known)
+        found.append(Alternatives(prompt, beginning, tokens, one.right, one.weight))
+    return found
+
+
+def group_of(policy: CpuPolicy, lesson: Lesson, validity: float) -> Any:
     """Right, wrong and invalid replies to one hour, credited as the train stage would."""
     art = import_art()
-    messages = tuple(messages_for(observe(hour, 0, Exchange(hour).quotes(0)), hour.stage.name))
     members = []
     for verb in (BUY, SELL) * 2:
-        credit = validity + weight * (0.5 if verb == right else -0.5)
-        members.append(_member(art, policy, messages, str(Decision(verb, hour.tickers[0].symbol, 20)), credit))
+        credit = validity + lesson.weight * (0.5 if verb == lesson.right else -0.5)
+        text = str(Decision(verb, lesson.hour.tickers[0].symbol, 20))
+        members.append(_member(art, policy, lesson.messages, text, credit))
     if validity:
         members += [art.Trajectory(messages_and_choices=list(UNTRAINED), reward=-validity)] * len(members)
     return art.TrajectoryGroup(members)
@@ -117,7 +149,8 @@ def _member(art: Any, policy: CpuPolicy, messages: tuple[ChatMessage, ...], text
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--validity", type=float, nargs="+", default=[0.0, 0.1, 0.25], help="what being valid is worth")
+    parser.add_argument("--validity", type=float, nargs="+", default=[0.2], help="what being valid is worth")
+    parser.add_argument("--unbalanced", action="store_true", help="leave the preference that is the same in every hour")
     parser.add_argument("--imitate", type=int, default=0, help="first steps that only imitate right replies")
     parser.add_argument("--unweighted", action="store_true", help="every hour counts the same, whatever was right")
     parser.add_argument("--steps", type=int, default=6)
@@ -142,9 +175,14 @@ def main() -> None:
             print(f"{validity:8.2f} {step:5d} {described(policy, asked)}", flush=True)
             if step < options.steps:
                 numbers = range(step * options.hours, (step + 1) * options.hours)
-                groups = step_of(policy, market, numbers, validity, weighted=not options.unweighted)
+                hours = lessons(market, numbers, weighted=not options.unweighted)
+                groups = [group_of(policy, one, validity) for one in hours]
                 settings = StepSettings(objective, options.learning_rate, 1.0, only_good=step < options.imitate)
+                aim = aim_of(policy, alternatives(policy, hours), 0)
                 gradient_step(policy, groups, settings, seed=str(step))
+                if not options.unbalanced:
+                    print(f"{'':14} {described(policy, asked)}  before balancing", flush=True)
+                    balance(policy, aim)
 
 
 if __name__ == "__main__":

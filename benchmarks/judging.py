@@ -93,6 +93,7 @@ async def measure(base_url: str, database: Database, numbers: range, in_flight: 
         judge_model="judge",
         judge_base_url=base_url,
         judge_orders=ORDERS,
+        judge_order_rule="all",
         judge_concurrency=in_flight,
         judge_timeout=timedelta(seconds=30),
     )

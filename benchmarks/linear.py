@@ -27,18 +27,20 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_bridge.art_converter import ConversionRules, RewardedTrajectory, _says, convert_group
+from data_bridge.art_converter import ConversionRules, RewardedTrajectory, convert_group
 from data_bridge.decode import Undecodable, decode_steps, role_of
 from data_bridge.models import AgentTrajectory, Window
 from data_bridge.quality import CheckedWindow, Rules, check
 from data_bridge.redaction import redact
+from data_bridge.scoring import _says
 from data_bridge.survey import summarise
 from data_bridge.window_ids import end_of
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from trainer.config.sections import DropoutSettings, GroupingSettings, PlanSettings
 from trainer.evaluate.decision_points import decision_points
 from trainer.judge.outcome import assess
-from trainer.judge.prompt import BadReply, OverContext, fit, load_rubric, parse
+from trainer.judge.prompt import OverContext, fit, load_rubric
+from trainer.judge.reply import BadReply, parse
 from trainer.judge.text import clean, count_tokens, encode
 from trainer.judge.view import view_of
 from trainer.plan.grouping import Droppable, partition, plan_dropout

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from data_bridge.art_converter import ScoreRequest
+from data_bridge.scoring import ScoreRequest
 from trainer.evaluate.reading import Replies, as_read, ask, at_random, figures_of, marked
 from trainer.evidence import Reader
 from trainer.inference.base_model import EMBEDDED, model_directory

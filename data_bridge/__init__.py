@@ -4,12 +4,14 @@ In: ``database`` opens the team's Postgres by its ``connection_url`` or the ``em
 to date, ``discovery`` finds windows, ``reader`` fetches their rows within each agent's share, ``lookup`` those that our
 ledger names, ``decode`` and ``outcomes`` turn those into the types of ``models``, ``stakes`` tells what an agent did
 and what the game's prices made of it, and ``quality`` decides which rows can be used and why the others cannot.
-``survey`` does all of this and keeps only numbers; ``art_converter`` turns judged trajectories into what ART trains on.
+``survey`` does all of this and keeps only numbers; ``art_converter`` turns judged trajectories into what ART trains on:
+``authorship`` says whose policy wrote a reply and how it was sampled, ``scoring`` which tokens it has.
 
 Out: agents log through a ``recorder``, which holds a ``recording`` for each trajectory, keeps its row in a ``spool`` on
-disk and inserts it with ``trajectory_rows``; ``record_openai`` does the logging for a chat client. ``outcomes`` writes
-what really happened, ``game_writes`` writes what the game reads back after training, ``traces`` copies rows from one
-database to another, and ``faulty_rows`` has the faults of real tables, for tests.
+disk and inserts it with ``trajectory_rows``; ``record_openai`` does the logging for a chat client. ``ingest`` stores
+rows that agents send to the console. ``outcomes`` writes what really happened, ``game_writes`` writes what the game
+reads back after training, ``traces`` copies rows from one database to another, and ``faulty_rows`` has the faults of
+real tables, for tests.
 
 Shared by all: ``window_ids`` names the hours, ``errors`` are one sentence with an exit code each, ``disk`` says when a
 disk is full, ``redaction`` keeps secrets out of all text that leaves the process, and ``private_files`` closes the home

@@ -3,8 +3,7 @@
 ART skips a turn without log-probabilities silently, so every turn here either becomes a ``Choice`` with them or is left
 out with a reason. Of a trajectory only its calls and its score are read: nothing that was known only afterwards.
 
-Trained equals said: an agent writes its own log, so logged tokens are trained only if they say the logged reply
-(``ScoreRequest.tokens``). Where they say something else, the text, which was judged, is tokenised and scored instead.
+Log-probabilities of the policy that sampled a reply are always kept (``scoring``); a token of another model has none.
 
 A member that cannot be trained stays in its group as a plain turn, since its score belongs to the group's mean.
 """
@@ -13,27 +12,27 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
+from data_bridge.authorship import Lineage, Served, is_cut, plain_names, sampling_of
 from data_bridge.models import DECISIONS, AgentTrajectory, Author, ChatMessage, LLMCall, NotText
 from data_bridge.quality import Reason
+from data_bridge.scoring import MAX_STOP_TOKENS, Scored, Scorer, ScoreRequest
 
 if TYPE_CHECKING:
     import art
-    from transformers import PreTrainedTokenizerBase
 
 MAX_TOKENS = 32_768
 """Tokens of a prompt with its reply: what ART's trainers take by default, and W&B's smallest model."""
 _LARGEST_ID, _LEAST_LOGPROB = 2**24, -30.0
 """No vocabulary is as large; and a token less likely is never sampled."""
 _ROUNDING = 1e-3
-_UNSAID = 4
-"""Tokens that a reply may have beyond one for each of its bytes: its end, and whitespace that the log left out."""
-_MAX_STOP_TOKENS = 16  # tokens
-_TOOL_TAGS = re.compile(r"</?tool_call>|<\|python_tag\|>|\[TOOL_CALLS\]|[\s\[\],;]")
+_HOPELESS = math.log(10)
+"""A reply each of whose tokens is as many times more or less likely now has nothing to say to this policy."""
+BEHAVIOUR = "behaviour"
+"""The name under which a token carries what the policy that sampled it said, in ART's ``extra_logprobs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,56 +46,14 @@ class ConversionRules:
     drawn: Collection[str] = ()
     """Names under which our exploration answers, each offer as often: its bad replies teach as well as its good."""
     max_staleness: int = 4
+    base_names: Collection[str] = ()
+    """Names of the base model, which is step 0 of the trainee."""
+    served: tuple[Served, ...] | None = None
+    """What the trainee's plain name meant when; None: not known."""
 
-
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
-    """A reply whose log-probabilities the current policy shall compute."""
-
-    messages: tuple[ChatMessage, ...]
-    text: str
-    tool_calls: tuple[dict[str, Any], ...] = ()
-    token_ids: tuple[int, ...] = ()
-    """What the log calls the sampled tokens. Where it has none, or they say something else, ``text`` is tokenised."""
-    logprobs: tuple[float, ...] = ()
-    """What the log says of ``token_ids``, kept with them. Empty where the scorer shall compute them."""
-    is_complete: bool = True
-    """Whether the model ended the reply itself, so that an end of sequence belongs to it."""
-
-    def tokens(self, tokenizer: PreTrainedTokenizerBase, *, end: int | None, ends: Collection[int]) -> Scored | None:
-        """The tokens of a reply: the log's if they say its text, else those of the text; None if it has none.
-
-        ``end`` is appended to a text that the model ended itself; logged tokens may end with any one of ``ends``. The
-        log's log-probabilities come with its tokens; there are none with others.
-        """
-        said = _tokens_said(tokenizer, self, ends) if self.token_ids else 0
-        if said:
-            return Scored(self.token_ids[:said], self.logprobs[:said], "log" if self.logprobs else "policy")
-        if self.tool_calls:  # only the model that wrote it knows how it spelt its tool calls
-            return Scored((), (), "text") if self.token_ids else None
-        text = tuple(tokenizer.encode(self.text, add_special_tokens=False))
-        tokens = (*text, end) if self.is_complete and end is not None else text
-        return Scored(tokens, (), "text" if self.token_ids else "policy") if tokens else None
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    source: Literal["log", "policy", "text"] = "policy"
-    """Who gave them: the log both, the policy the log-probabilities, or the policy both because the log's tokens
-    said something else than its text. No tokens at all if the text cannot be tokenised either."""
-
-
-class Scorer(Protocol):
-    """The current policy, as far as the converter needs it."""
-
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
-        """Tokens and log-probabilities (temperature 1) of each reply, the log's where they say the reply.
-
-        None for one that does not fit the context.
-        """
-        ...
+    @property
+    def lineage(self) -> Lineage:
+        return Lineage(self.trainee, plain_names(self.base_names), self.served)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +65,14 @@ class TokenCounts:
     rescored: int = 0
     retokenised: int = 0
     """Rescored because the logged tokens were not those of the logged reply."""
+    stale: int = 0
+    """Sampled by a policy so old that the current one is asked as well; the log's log-probabilities are kept."""
+    corrected: int = 0
+    """Their log-probabilities were computed again as those of the temperature and top-p that were sampled with."""
     off_temperature: int = 0
     """Sampled at another temperature than their log-probabilities were computed at: their ratio is off."""
+    off_top_p: int = 0
+    """Sampled from a part of the distribution only, and their log-probabilities are those of the whole."""
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
         return TokenCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -159,7 +122,8 @@ async def convert_group(
     members: Sequence[RewardedTrajectory], rules: ConversionRules, scorer: Scorer | None = None
 ) -> list[Converted]:
     """``members`` in order. Log-probabilities are the log's; where it has none, the scorer's; else a reason."""
-    planned = [[_plan(call, member, rules) for call in _trained_calls(member, rules)] for member in members]
+    lineage = rules.lineage
+    planned = [[_plan(call, member, rules, lineage) for call in _trained_calls(member, rules)] for member in members]
     await _score([call for calls in planned for call in calls if call.request is not None], scorer)
     return [_converted(member, calls, rules) for member, calls in zip(members, planned, strict=True)]
 
@@ -168,9 +132,9 @@ def _trained_calls(member: RewardedTrajectory, rules: ConversionRules) -> list[L
     return [call for call in member.trajectory.llm_calls if call.purpose in rules.purposes]
 
 
-def _plan(call: LLMCall, member: RewardedTrajectory, rules: ConversionRules) -> _Call:
+def _plan(call: LLMCall, member: RewardedTrajectory, rules: ConversionRules, lineage: Lineage) -> _Call:
     """Where the tokens of ``call`` come from. Pure."""
-    author = call.author
+    author = lineage.author(call, member.trajectory)
     planned = _Call(call, author, is_foreign=author.model != rules.trainee)
     only_good = rules.foreign == "positive" and author.model not in rules.drawn
     if planned.is_foreign and rules.foreign == "none":
@@ -200,23 +164,25 @@ def _find_tokens(planned: _Call, rules: ConversionRules) -> None:
     planned.fault = _fault_of_tokens(call, token_ids)
     if planned.fault:
         token_ids = ()
-    is_stale = planned.author.step is not None and rules.policy_step - planned.author.step > rules.max_staleness
-    logprobs = tuple(call.completion_logprobs or ()) if token_ids and not is_stale else ()
+    logprobs = tuple(call.completion_logprobs or ()) if token_ids else ()
     if len(logprobs) != len(token_ids) or not all(_LEAST_LOGPROB <= one <= _ROUNDING for one in logprobs):
         logprobs = ()
     if logprobs:
         planned.tokens = Scored(token_ids, logprobs, "log")
-    elif is_stale and not planned.is_foreign:
-        planned.skip = _Skip(Reason.STALE)
     else:
         planned.skip = _Skip(Reason.TOKENS_DIFFER if planned.fault else Reason.NO_LOGPROBS, planned.fault)
+    author = Author(planned.author.model, None) if planned.is_foreign else planned.author
     planned.request = ScoreRequest(
         messages=tuple(planned.messages),
         text=call.response,
         tool_calls=tuple(call.tool_calls or ()),
         token_ids=token_ids,
         logprobs=logprobs,
-        is_complete=not (call.completion_tokens and call.max_tokens and call.completion_tokens >= call.max_tokens),
+        is_complete=not is_cut(call, len(token_ids)),
+        limit=0 if call.finish_reason else int(call.max_tokens or 0),
+        is_stale=author.step is not None and rules.policy_step - author.step > rules.max_staleness,
+        logged_at=call.logprobs_temperature or 1.0,
+        sampling=sampling_of(call, author, policy_step=rules.policy_step),
     )
 
 
@@ -229,62 +195,9 @@ def _fault_of_tokens(call: LLMCall, token_ids: Sequence[int]) -> str:
     room = len(call.response.encode(errors="replace")) + len((call.reasoning or "").encode(errors="replace"))
     if call.tool_calls:
         room += len(json.dumps(call.tool_calls))
-    if len(token_ids) > min(room + _MAX_STOP_TOKENS, MAX_TOKENS):
+    if len(token_ids) > min(room + MAX_STOP_TOKENS, MAX_TOKENS):
         return f"{len(token_ids)} logged token ids for a reply of {len(call.response)} characters"
     return ""
-
-
-# What logged tokens say
-
-
-def _tokens_said(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest, ends: Collection[int]) -> int:
-    """How many of the logged tokens say the reply; 0 if they say something else.
-
-    All of them, but for a reply that was cut at a stop string: the log does not name it, so its tokens, which nobody
-    judged, are left off. Special tokens are text here, so that none is trained that the reply does not show.
-    """
-    tokens = list(request.token_ids)
-    if max(tokens) >= len(tokenizer):
-        return 0
-    is_ended = tokens[-1] in ends
-    body = tokens[:-1] if is_ended else tokens
-    reply = request.text.strip()
-    texts = {str(tokenizer.decode(body)), str(tokenizer.decode(body, clean_up_tokenization_spaces=False))}
-    has_room = bool(request.tool_calls) or len(tokens) <= len(request.text.encode(errors="replace")) + _UNSAID
-    if has_room and any(_says(text.strip(), reply, request.tool_calls) for text in texts):
-        return len(tokens)
-    if is_ended or request.tool_calls or not any(text.lstrip().startswith(reply) for text in texts):
-        return 0
-    lengths = range(len(tokens) - 1, max(len(tokens) - _MAX_STOP_TOKENS, 1) - 1, -1)
-    return next((length for length in lengths if reply.startswith(str(tokenizer.decode(tokens[:length])).strip())), 0)
-
-
-def _says(text: str, reply: str, tool_calls: Sequence[dict[str, Any]]) -> bool:
-    """Whether ``text`` is the reply followed by the tool calls as JSON, in the tags of common models, and no more."""
-    if not tool_calls:
-        return text == reply
-    if not text.startswith(reply):
-        return False
-    end, between, found = len(reply), "", []
-    decoder = json.JSONDecoder(object_pairs_hook=_without_doubles)
-    try:
-        wanted = [(call["function"]["name"], decoder.decode(call["function"]["arguments"])) for call in tool_calls]
-        while (start := text.find("{", end)) >= 0:
-            between += text[end:start]
-            call, end = decoder.raw_decode(text, start)
-            found.append((call.pop("name", None), call.pop("arguments", call.pop("parameters", None))))
-            if call:
-                return False
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
-        return False
-    return found == wanted and not _TOOL_TAGS.sub("", between + text[end:])
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A name that is given twice would hide the first value from whoever reads the second."""
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name is given twice")
-    return dict(pairs)
 
 
 # Scoring and building
@@ -302,11 +215,21 @@ async def _score(calls: Sequence[_Call], scorer: Scorer | None) -> None:
             call.skip = _Skip(Reason.TOO_LONG, "longer than the model's context, or not to be written as its tokens")
         elif not scored.token_ids:
             call.skip = _Skip(Reason.TOKENS_DIFFER, "its token ids say something else than its text and tool calls")
+        elif not scored.logprobs:
+            call.skip = _Skip(Reason.NO_LOGPROBS, "scoring it would lose what the log says of stale replies beside it")
         elif not all(map(math.isfinite, scored.logprobs)):
             call.skip = _Skip(Reason.ROW_FAULT, "the policy gives its reply a log-probability that is no number")
+        elif _is_hopeless(scored):
+            call.skip = _Skip(Reason.STALE, "the policy has moved too far from the one that wrote it")
         else:
             call.skip = None
         call.tokens = scored if call.skip is None else None
+
+
+def _is_hopeless(scored: Scored) -> bool:
+    return bool(scored.behaviour) and all(
+        abs(now - then) > _HOPELESS for now, then in zip(scored.logprobs, scored.behaviour, strict=True)
+    )
 
 
 def untrained(member: RewardedTrajectory, reason: Reason, detail: str = "") -> Converted:
@@ -360,17 +283,21 @@ def _history(call: _Call) -> art.trajectories.History | None:
 
 def _counts(call: _Call) -> TokenCounts:
     assert call.tokens is not None
-    number = len(call.tokens.token_ids)
-    is_rescored = call.tokens.source != "log"
-    computed_at = 1.0 if is_rescored else call.call.logprobs_temperature or 1.0
-    sampled_at = 1.0 if call.call.temperature is None else call.call.temperature
-    is_off = not call.is_foreign and not math.isclose(computed_at, sampled_at)
+    assert call.request is not None
+    number, request = len(call.tokens.token_ids), call.request
+    is_logged = call.tokens.source == "log"
+    is_off = not call.is_foreign and not call.tokens.is_corrected
+    computed_at = request.logged_at if is_logged else 1.0
+    off_temperature = is_off and not math.isclose(request.sampling.temperature, computed_at)
     return TokenCounts(
         trainable=number,
         foreign=number if call.is_foreign else 0,
-        rescored=number if is_rescored else 0,
+        rescored=0 if is_logged else number,
         retokenised=number if call.fault or call.tokens.source == "text" else 0,
-        off_temperature=number if is_off else 0,
+        stale=number if is_logged and request.is_stale else 0,
+        corrected=number if call.tokens.is_corrected else 0,
+        off_temperature=number if off_temperature else 0,
+        off_top_p=number if is_off and request.sampling.top_p < 1 else 0,
     )
 
 
@@ -381,6 +308,10 @@ def _choice(call: _Call) -> Any:
     from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob
 
     assert call.tokens is not None
+    tokens = call.tokens
+    then: list[dict[str, Any]] = [{}] * len(tokens.token_ids)
+    if tokens.behaviour:
+        then = [{"extra_logprobs": {BEHAVIOUR: None if math.isnan(one) else one}} for one in tokens.behaviour]
     return Choice(
         index=0,
         finish_reason="tool_calls" if call.call.tool_calls else "stop",
@@ -389,8 +320,8 @@ def _choice(call: _Call) -> Any:
         ),
         logprobs=ChoiceLogprobs(
             content=[
-                ChatCompletionTokenLogprob(token=f"token_id:{token}", logprob=logprob, top_logprobs=[])
-                for token, logprob in zip(call.tokens.token_ids, call.tokens.logprobs, strict=True)
+                ChatCompletionTokenLogprob(token=f"token_id:{token}", logprob=logprob, top_logprobs=[], **extra)
+                for token, logprob, extra in zip(tokens.token_ids, tokens.logprobs, then, strict=True)
             ]
         ),
     )

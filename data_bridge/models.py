@@ -92,6 +92,8 @@ class LLMCall(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaul
     """Log-probability of each of ``completion_token_ids`` under the policy that sampled it."""
     logprobs_temperature: float | None = None
     """The temperature those log-probabilities were computed at: 1.0 for raw model log-probabilities."""
+    finish_reason: str | None = None
+    """Why the reply ended, as the endpoint says: ``stop``, ``length``, ``tool_calls``. Only our recorder writes it."""
 
     def chat(self) -> list[ChatMessage]:
         """The messages that the agent's model received, in order."""

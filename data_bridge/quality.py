@@ -52,6 +52,8 @@ class Reason(StrEnum):
     OVER_CONTEXT = "over_context"
     NO_PNL = "no_pnl"
     NO_SPREAD = "no_spread"
+    WITHIN_NOISE = "within_noise"
+    EQUAL_DECISIONS = "equal_decisions"
     INVALID = "invalid"
     NO_TRAINABLE_TOKENS = "no_trainable_tokens"
     NO_LOGPROBS = "no_logprobs"
@@ -242,6 +244,7 @@ def fault_of_outcomes(outcomes: MarketOutcomes) -> tuple[Reason, str] | None:
 
 
 _USED = "usedInTraining is set"
+"""A plan takes a row once. Only replay gives it back, by our own ledger, and counts each use."""
 WRITTEN_LATER = "another trajectory of the agent in this window was written earlier"
 
 

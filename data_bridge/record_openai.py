@@ -134,6 +134,7 @@ class _Call:
     logprobs: list[float] = field(default_factory=list)
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    finish_reason: str | None = None
     is_logged: bool = False
 
     def log_completion(self, completion: Any) -> None:
@@ -175,6 +176,7 @@ class _Call:
         if not answer.choices or answer.choices[0].index != 0:
             return
         choice = answer.choices[0]
+        self.finish_reason = choice.finish_reason or self.finish_reason
         content = (choice.logprobs.content if choice.logprobs is not None else None) or []
         self.logprobs += [token.logprob for token in content]
         self.token_ids += token_ids_of(choice)
@@ -203,6 +205,7 @@ class _Call:
                 completion_token_ids=self.token_ids if has_ids else None,
                 completion_logprobs=self.logprobs if has_ids and has_both else None,
                 logprobs_temperature=self.logprobs_temperature if has_ids and has_both else None,
+                finish_reason=self.finish_reason,
             )
         )
 

@@ -95,7 +95,7 @@ def redacted(value: T, change: Callable[[str], str] = redact) -> T:
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, Enum):
+    if isinstance(value, Enum) or hasattr(value, "__html__"):  # markup was made of what is safe in it
         return value
     if isinstance(value, str):
         return change(value)

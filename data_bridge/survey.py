@@ -107,6 +107,7 @@ async def survey(
     is_measured: Measured | None = None,
     is_wanted: Callable[[str], bool] | None = None,
     on_window: Callable[[int, int], None] | None = None,
+    on_read: Callable[[AgentTrajectory], None] | None = None,
 ) -> Survey:
     """Read and check every window of the lookback, eligible or not: every window is reported.
 
@@ -114,12 +115,15 @@ async def survey(
 
     ``purposes`` selects the calls that are trained. With ``is_measured``, rows that the judge could not score are left
     out, before they are put into a group. ``on_window`` is called after each window with the number of
-    windows done and the total.
+    windows done and the total, ``on_read`` with each trajectory that could be read.
     """
     found = [ref for ref in await reader.discover(everything=True) if is_wanted is None or is_wanted(ref.window_id)]
     summaries: list[WindowSummary] = []
     async with aclosing(reader.stream(found)) as windows:
         async for window in windows:
+            if on_read is not None:
+                for trajectory in window.trajectories:
+                    on_read(trajectory)
             checked = check(window, rules)
             if is_measured is not None:
                 checked = leave_out_unmeasured(checked, rules, is_measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,8 @@ from data_bridge.models import AgentTrajectory
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory, trade_worth
 from trainer.config.sections import JudgeSecrets, JudgeSettings
 from trainer.judge.limits import Retry
-from trainer.types import Group
+from trainer.statistics.intervals import spearman
+from trainer.types import Group, JudgedGroup
 
 API_KEY = "sk-test-0123456789abcdef"
 
@@ -48,3 +50,18 @@ def make_group(*pnls: float, group_id: str = "group-1", window_id: str = WINDOW)
     """One agent for each P&L in the window; by default -100, 0 and 100."""
     members = [agent(number, pnl=pnl) for number, pnl in enumerate(pnls or (-100.0, 0.0, 100.0), start=1)]
     return Group(group_id, window_id, tuple(members), make_outcomes())
+
+
+def planted_groups(number: int, seed: int, *, agents: int = 6) -> list[Group]:
+    """Groups whose members' skill is planted as their profit: anything from -100 to 100."""
+    chance = random.Random(seed)
+    return [
+        make_group(*(round(chance.uniform(-100, 100), 2) for _ in range(agents)), group_id=f"{WINDOW}/{seed}-{place}")
+        for place in range(number)
+    ]
+
+
+def rank_correlation(judged: JudgedGroup) -> float:
+    """Of the scores with the planted skill."""
+    found = spearman([one.window_pnl or 0.0 for one in judged.group.trajectories], judged.scores)
+    return 0.0 if found is None else found

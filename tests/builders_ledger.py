@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.builders import WINDOW, make_outcomes, make_trajectory
-from trainer.ledger.batches import BatchRecord, GroupRecord
+from trainer.ledger.batch_records import BatchRecord, GroupRecord
 from trainer.types import Group, JudgedGroup, JudgeIdentity, Verdict
 
 IDENTITY = JudgeIdentity("outcome", "outcome", "1", "1", is_llm=False)

@@ -11,7 +11,7 @@ from data_bridge.quality import Exclusion, Reason
 from tests.builders import hours_before, insert_window
 from tests.builders_report import HELD_OUT, evaluation, example
 from trainer.evidence import Evaluation, GateDecision, Ruling
-from trainer.ledger.batches import BatchRecord, GroupRecord
+from trainer.ledger.batch_records import BatchRecord, GroupRecord
 from trainer.ledger.certificates import Line, keep
 from trainer.ledger.evaluations import keep_ruling, save
 from trainer.ledger.model_lock import ModelLock, hold
@@ -120,7 +120,7 @@ async def _judge(database: Database, groups: list[GroupRecord]) -> None:
                 )
                 call = Call(CallResult.OK, "prompt", 10.0, prompt_tokens=1000, completion_tokens=100, cost_usd=0.25)
                 question = JudgeQuestion(group.verdict_key, order, asked.window_id, asked.group_id, JUDGE)
-                await verdicts.store(question, Judgement(judged, "prompt", 1000, 100, 0.25), call)
+                await verdicts.store(question, Judgement(judged, "prompt", 1000, 100, cost_usd=0.25), call)
         failed = Call(CallResult.TIMEOUT, "prompt", 10.0, prompt_tokens=1000, tokens_estimated=True, cost_usd=0.125)
         await verdicts.record_call(question, failed)
         # The evaluation's judge is asked under the same run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,8 @@ from trainer.run.session import Session
 from trainer.run.train import plan_log, train_on_log
 from trainer.run.training_run import TrainingRun
 from trainer.train.settle import mend
-from trainer.types import Group, JudgedGroup, JudgeFailure
+from trainer.types import Group, JudgedGroup, JudgeFailure, PlannedWindow
+from trainer.types import in_training_order as ordered
 
 
 class World:
@@ -118,3 +119,8 @@ class Said:
     def show(self, progress: Progress) -> None: ...
 
     def close(self) -> None: ...
+
+
+def in_training_order(window_ids: Sequence[str], seed: int = 0) -> list[str]:
+    """``window_ids`` as a run trains them."""
+    return [one.window_id for one in ordered([PlannedWindow(name, 1, ()) for name in window_ids], seed)]

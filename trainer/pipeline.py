@@ -40,23 +40,18 @@ from trainer.ledger.evaluations import keep_ruling
 from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, serving
 from trainer.ledger.runs import Ledger
+from trainer.ledger.states import NO_SIGNAL
+from trainer.patterns.faults import observed
 from trainer.plan.plan import assemble
 from trainer.progress import FailurePolicy, Progress, View
 from trainer.promote.canary import settle_canary
 from trainer.promote.publish import IncumbentChanged, publish
 from trainer.promote.ruling import rule_on
+from trainer.train.replay import Places, StepGroups
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
-from trainer.types import (
-    MIN_GROUP,
-    Group,
-    Judge,
-    JudgedGroup,
-    JudgeFailure,
-    PlannedWindow,
-    PreparedBatch,
-    Release,
-)
+from trainer.types import MIN_GROUP, Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow, PreparedBatch, Release
+from trainer.world.agents import EXPLORER
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +116,7 @@ class Pipeline:
     reader: WindowReader
     judge: Judge
     judge_concurrency: int
-    groups_per_step: int
+    places: Places
     ledger: Ledger
     lock: ModelLock
     view: View
@@ -134,9 +129,10 @@ class Pipeline:
         """Train on ``windows``, whose rows ``refs`` locates. Interrupted if a stop is requested before the end."""
         groups = _Flow[WindowGroups](_WINDOWS_AHEAD)
         awaited = _Flow[AwaitedVerdict](self.judge_concurrency)
-        batches = _Flow[tuple[JudgedGroup, ...]](_BATCHES_AHEAD)
+        batches = _Flow[StepGroups](_BATCHES_AHEAD)
         self.progress.windows += len(windows)
         self.progress.groups += sum(len(window.groups) for window in windows)
+        self.progress.doing("judging")
         try:
             async with asyncio.TaskGroup() as tasks:
                 upstream = [
@@ -166,8 +162,11 @@ class Pipeline:
                 lasting = await self.ledger.lasting(self.trainer.model, [window.window_id])
                 grouped = assemble(check(window, rules), wanted, lasting)
                 await self.ledger.exclude(self.run_id, grouped.excluded)
+                await self.ledger.observe(self.run_id, map(observed, window.trajectories))
                 self.ledger.folder(self.run_id).append("windows.jsonl", [_line(wanted, grouped.groups)])
                 self.progress.windows_read += 1
+                if self.progress.stage == "judging":
+                    self.progress.unit = window.window_id
                 self.view.show(self.progress)
                 await groups.put(WindowGroups(window.window_id, grouped.groups))
 
@@ -180,25 +179,24 @@ class Pipeline:
                 await awaited.put(AwaitedVerdict(window.window_id, None))
             await verdicts.finish()
 
-    async def _batch(self, awaited: _Flow[AwaitedVerdict], batches: _Flow[tuple[JudgedGroup, ...]]) -> None:
-        """Collect groups with signal into batches of one gradient step."""
-        waiting: list[JudgedGroup] = []
+    async def _batch(self, awaited: _Flow[AwaitedVerdict], batches: _Flow[StepGroups]) -> None:
+        """Collect judged groups into batches of one gradient step."""
         while (item := await awaited.take()) is not None:
             if item.verdict is None:
                 await self.verdicts.window_done(item.window_id)
                 continue
-            judged = await self.verdicts.accept(await item.verdict)
+            verdict = await item.verdict
+            judged = await self.verdicts.accept(verdict)
             self.view.show(self.progress)
-            if judged is not None:
-                waiting.append(judged)
-            if len(waiting) == self.groups_per_step:
-                await batches.put(tuple(waiting))
-                waiting.clear()
-        if waiting:
-            await batches.put(tuple(waiting))
+            takes_place = isinstance(verdict, JudgedGroup) or verdict.reason in NO_SIGNAL
+            step = self.places.take(judged, verdict.group) if takes_place else None
+            if step is not None:
+                await batches.put(step)
+        if (step := self.places.rest()) is not None:
+            await batches.put(step)
         self.verdicts.check_failures()
 
-    async def _train(self, batches: _Flow[tuple[JudgedGroup, ...]]) -> None:
+    async def _train(self, batches: _Flow[StepGroups]) -> None:
         """Steps until the batches end, enough steps are done, or a stop is requested."""
         prepared = _Flow[PreparedBatch](_BATCHES_AHEAD)
         async with asyncio.TaskGroup() as tasks:
@@ -211,10 +209,10 @@ class Pipeline:
                 self.view.show(self.progress)
             ahead.cancel()
 
-    async def _prepare(self, batches: _Flow[tuple[JudgedGroup, ...]], prepared: _Flow[PreparedBatch]) -> None:
+    async def _prepare(self, batches: _Flow[StepGroups], prepared: _Flow[PreparedBatch]) -> None:
         """Convert and score the next batch, ahead of its turn if training does not use this machine."""
-        while (groups := await batches.take()) is not None:
-            ready = await self.trainer.prepare(groups)
+        while (step := await batches.take()) is not None:
+            ready = await self.trainer.prepare(step)
             if ready is not None:
                 await prepared.put(ready)
 
@@ -302,6 +300,7 @@ async def evaluate(
         points_per_window=settings.evaluation.eval_points,
         samples=settings.evaluation.eval_samples,
         purposes=settings.judge.purposes,
+        drawn=(EXPLORER,),
         min_gain=settings.gate.min_gain,
         failures=FailurePolicy(settings.judge.max_judge_failures),
         seed=settings.chance.seed,

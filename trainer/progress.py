@@ -1,9 +1,13 @@
-"""How far a run is: the numbers that a view shows, and how to print them. The pipeline writes them, views read them."""
+"""How far a run is, and what its judge was paid: the numbers that a view shows, and how to print them.
+
+The pipeline and the judge write them, views read them.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,10 +49,67 @@ class Progress:
     """Batches that were prepared again because the policy had moved on."""
     latest: dict[str, float] = field(default_factory=dict)
     """The newest step's metrics."""
+    stage: str = "starting"
+    """What the run is doing: playing, judging, training or evaluating."""
+    unit: str = ""
+    """The window, batch or checkpoint in hand."""
+    parts: int = 0
+    """Days of the closed loop; 0 for a run on a log."""
+    parts_done: int = 0
 
     @property
     def tokens_per_second(self) -> float:
         return self.trainable_tokens / self.train_seconds if self.train_seconds else 0.0
+
+    @property
+    def share(self) -> float:
+        """How much of the training is done, from 0 to 1; by days in the closed loop, else by groups."""
+        if self.parts:
+            return min(1.0, self.parts_done / self.parts)
+        return min(1.0, (self.groups_judged + self.groups_failed) / self.groups) if self.groups else 0.0
+
+    def doing(self, stage: str, unit: str = "") -> None:
+        self.stage, self.unit = stage, unit
+
+
+@dataclass(slots=True)
+class JudgeUsage:
+    """The running total of a judge: groups, calls, tokens and dollars of this process."""
+
+    judged: int = 0
+    from_cache: int = 0
+    failed: Counter[Reason] = field(default_factory=Counter)
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens, those that the provider's prefix cache served."""
+    cost_usd: float = 0.0
+    unasked: Counter[str] = field(default_factory=Counter)
+    """Orders that were not asked for, by reason."""
+    observations_shortened: int = 0
+    characters_cut: int = 0
+
+    def count_group(self, *, cached: bool) -> None:
+        self.judged += 1
+        self.from_cache += cached
+
+    def count_failure(self, reason: Reason) -> None:
+        self.failed[reason] += 1
+
+    def count_unasked(self, reason: str, orders: int) -> None:
+        self.unasked[reason] += orders
+
+    def count_call(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int, usd: float) -> None:
+        self.calls += 1
+        self.prompt_tokens += prompt_tokens
+        self.completion_tokens += completion_tokens
+        self.cached_tokens += cached_tokens
+        self.cost_usd += usd
+
+    def count_cut(self, observations: int, characters: int) -> None:
+        self.observations_shortened += observations
+        self.characters_cut += characters
 
 
 HEARTBEAT = 30.0

@@ -5,14 +5,17 @@ A stage takes one of these types and returns the next. Nothing here imports torc
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from data_bridge.authorship import Served
 from data_bridge.models import AgentTrajectory, ChatMessage, MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
+from trainer.abilities import BackendAbilities, abilities_of
 from trainer.config.training import AddressSettings
+from trainer.rewards import Baseline, RewardHistory
 
 if TYPE_CHECKING:
     import art
@@ -31,6 +34,10 @@ class Group:
     outcomes: MarketOutcomes
 
 
+TWO_PASSES = "-two-passes"
+"""At the end of the prompt's version: a judge asked in two passes is another judge, with a certificate of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class JudgeIdentity:
     """The judge and its rubric: two verdicts are comparable only if these are equal."""
@@ -42,6 +49,10 @@ class JudgeIdentity:
     prompt_version: str
     is_llm: bool
 
+    @property
+    def has_two_passes(self) -> bool:
+        return self.prompt_version.endswith(TWO_PASSES)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -50,8 +61,13 @@ class Verdict:
     trajectory_id: str
     score: float
     uncertainty: float
-    """Half the range of the scores between orders; 0 for a single order."""
+    """Standard error of ``score`` from how scores move between orders: its own orders, or, judged in one only, what was
+    measured of this judge on others. 0 if it is not known."""
     explanation: str
+    luck: float | None = None
+    """How much higher the judge scored it when it knew the outcome than before: only known after two passes."""
+    steps: tuple[float, ...] = ()
+    """The score of each of its decisions; empty if the judge scored the whole alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +87,16 @@ class JudgedGroup:
     cached: bool = False
     left_out: tuple[Exclusion, ...] = ()
     """Planned members that the judge left out, each with its own reason."""
+    use: int = 1
+    """How often it is trained with this time: more than 1 for a replayed group."""
 
     @property
     def scores(self) -> list[float]:
         return [verdict.score for verdict in self.verdicts]
+
+    @property
+    def uncertainties(self) -> list[float]:
+        return [verdict.uncertainty for verdict in self.verdicts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,38 +122,6 @@ class Judge(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-@dataclass(slots=True)
-class JudgeUsage:
-    """The running total of a judge: groups, calls, tokens and dollars of this process."""
-
-    judged: int = 0
-    from_cache: int = 0
-    failed: Counter[Reason] = field(default_factory=Counter)
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-    observations_shortened: int = 0
-    characters_cut: int = 0
-
-    def count_group(self, *, cached: bool) -> None:
-        self.judged += 1
-        self.from_cache += cached
-
-    def count_failure(self, reason: Reason) -> None:
-        self.failed[reason] += 1
-
-    def count_call(self, prompt_tokens: int, completion_tokens: int, usd: float) -> None:
-        self.calls += 1
-        self.prompt_tokens += prompt_tokens
-        self.completion_tokens += completion_tokens
-        self.cost_usd += usd
-
-    def count_cut(self, observations: int, characters: int) -> None:
-        self.observations_shortened += observations
-        self.characters_cut += characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,35 +160,6 @@ class ChatModel(Protocol):
     ) -> list[Completion]: ...
 
     async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class BackendAbilities:
-    """What a backend and its checkpoints can do: code checks these, never the backend's name."""
-
-    trains_here: bool = True
-    """Training uses the model on this machine; otherwise the next batch can be prepared during a step."""
-    serves_itself: bool = False
-    """Agents reach its checkpoints where they were trained, without a server of ours."""
-    runs_in_engine: bool = False
-    """Our engine runs its checkpoints from files: in this process, and in ``serve.py``, which tells agents apart."""
-    is_stand_in: bool = False
-    """It is the fallback without a GPU and without a key, and reports say so."""
-
-
-_ABILITIES = {
-    "cpu": BackendAbilities(runs_in_engine=True, is_stand_in=True),
-    "local": BackendAbilities(),
-    "serverless": BackendAbilities(trains_here=False, serves_itself=True),
-}
-
-
-def abilities_of(backend: str) -> BackendAbilities:
-    """The abilities of the named backend; the ledger stores only the name.
-
-    A backend that is not ours is treated like ``local``: it trains here, and a server at --serve-url serves it.
-    """
-    return _ABILITIES.get(backend, BackendAbilities())
 
 
 WANDB_BASE_URL = "https://api.training.wandb.ai/v1"
@@ -275,6 +236,12 @@ class Batch:
     groups: tuple[JudgedGroup, ...]
     untrained: tuple[Exclusion, ...] = ()
     """Members whose own tokens must not be trained, each with its reason; they still set their group's mean."""
+    served: tuple[Served, ...] | None = None
+    """What the model's plain name meant when, by the ledger; None: not known."""
+    share: float = 1.0
+    """Of a whole step: less for what was left over at the end of a pass."""
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    """By trajectory, what is usual for its agent or role; empty without --baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +254,10 @@ class PreparedBatch:
     trainable_tokens: int
     metrics: dict[str, float] = field(default_factory=dict)
     """What is known before training: rewards, advantages, shares of foreign, re-scored and off-temperature tokens."""
+    pace: float = 1.0
+    """The share of the learning rate at which it is trained: by what its verdicts are worth, and by its size."""
+    history: RewardHistory | None = None
+    """How every member came to its advantage; None if the backend has rewards of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +286,21 @@ class PlannedWindow:
     groups: tuple[PlannedGroup, ...]
 
 
+def in_training_order(windows: Iterable[PlannedWindow], seed: int) -> tuple[PlannedWindow, ...]:
+    """``windows`` in an order by chance, the same on every host and after a crash.
+
+    Neighbouring hours are related: in a step of neighbours one answer is mostly right, and that is what it would teach.
+    """
+
+    def place(window: PlannedWindow) -> bytes:
+        return hashlib.blake2b(f"{seed}:{window.window_id}".encode(), digest_size=8).digest()
+
+    return tuple(sorted(windows, key=place))
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Every window of the run in order, and what dropout and grouping leave out of them."""
+    """Every window of the run, and what dropout and grouping leave out of them."""
 
     windows: tuple[PlannedWindow, ...]
     excluded: tuple[Exclusion, ...]

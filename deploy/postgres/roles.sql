@@ -7,6 +7,7 @@
 --   hindsight_judge        also judge_windows and certify_judge: stores verdicts in our schema, nothing in the game's
 --   hindsight_judge_writer also judge_windows --write-back: the judge's columns of the game
 --   hindsight_trainer      also train_mmo, evaluate, promote, schedule_training
+--   hindsight_console      also console: commands, ingest keys, the audit log
 --
 -- run_migrations, traces import and spawn_test_agents create or fill tables: they are the owner's.
 -- The game's tables are looked for in the schema public; if yours are elsewhere, change it here.
@@ -15,9 +16,11 @@ DO $$ BEGIN CREATE ROLE hindsight_reader NOLOGIN; EXCEPTION WHEN duplicate_objec
 DO $$ BEGIN CREATE ROLE hindsight_judge NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE hindsight_judge_writer NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE hindsight_trainer NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+DO $$ BEGIN CREATE ROLE hindsight_console NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 GRANT hindsight_reader TO hindsight_judge;
 GRANT hindsight_judge TO hindsight_judge_writer;
 GRANT hindsight_judge_writer TO hindsight_trainer;
+GRANT hindsight_trainer TO hindsight_console;
 
 -- Reading. Of the game's users nothing but the agents' names.
 GRANT USAGE ON SCHEMA public, hindsight TO hindsight_reader;
@@ -26,7 +29,8 @@ GRANT SELECT ("id", "username", "displayName") ON public."User" TO hindsight_rea
 GRANT SELECT ON ALL TABLES IN SCHEMA hindsight TO hindsight_reader;
 
 -- Judging. Identity columns need no grant on their sequences.
-GRANT INSERT ON hindsight.verdicts, hindsight.judge_calls, hindsight.certificates TO hindsight_judge;
+GRANT INSERT ON hindsight.verdicts, hindsight.judge_calls, hindsight.order_decisions, hindsight.certificates
+    TO hindsight_judge;
 GRANT INSERT, UPDATE, DELETE ON hindsight.verdict_claims TO hindsight_judge;
 
 -- Writing the judge's scores into the game's own columns.
@@ -55,7 +59,17 @@ GRANT SELECT ("modelId", "status", "storagePath", "benchmarkScore", "evalMetrics
 
 -- The ledger.
 GRANT INSERT, UPDATE ON hindsight.runs, hindsight.windows, hindsight.batches, hindsight.batch_trajectories,
-    hindsight.evaluations, hindsight.promotions, hindsight.periods TO hindsight_trainer;
+    hindsight.evaluations, hindsight.promotions, hindsight.periods, hindsight.observed TO hindsight_trainer;
 GRANT INSERT, UPDATE, DELETE ON hindsight.model_locks, hindsight.exclusions TO hindsight_trainer;
-GRANT INSERT, DELETE ON hindsight.checkpoints TO hindsight_trainer;
-GRANT INSERT ON hindsight.canary_agents TO hindsight_trainer;
+GRANT INSERT, DELETE ON hindsight.checkpoints, hindsight.replays TO hindsight_trainer;
+GRANT INSERT ON hindsight.canary_agents, hindsight.rewards TO hindsight_trainer;
+GRANT INSERT ON hindsight.events TO hindsight_trainer;
+GRANT UPDATE ON hindsight.commands TO hindsight_trainer;
+GRANT INSERT, UPDATE, DELETE ON hindsight.hosts TO hindsight_trainer;
+
+-- The console: what it is asked to do, by whom, and what it forgets.
+GRANT UPDATE, DELETE ON hindsight.events TO hindsight_console;
+GRANT INSERT ON hindsight.commands TO hindsight_console;
+GRANT INSERT, UPDATE, DELETE ON hindsight.audit, hindsight.ingest_keys TO hindsight_console;
+GRANT UPDATE, DELETE ON hindsight.verdicts TO hindsight_console;
+GRANT DELETE ON hindsight.batch_trajectories, hindsight.rewards, hindsight.canary_agents TO hindsight_console;

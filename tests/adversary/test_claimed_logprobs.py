@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from data_bridge.art_converter import ScoreRequest
 from data_bridge.models import AgentTrajectory
+from data_bridge.scoring import ScoreRequest
 from tests.builders import make_call, make_step, make_trajectory
 from tests.builders_training import judged, make_batch, make_settings, make_trainee, opened_backend
 from tests.tiny_model import shared_tiny_model

@@ -21,6 +21,7 @@ from trainer.evaluate.decision_points import DecisionPoint
 from trainer.evidence import Role
 from trainer.inference.chat_models import EndpointModel, Engine
 from trainer.types import ChatModel, Completion
+from trainer.world.agents import EXPLORER
 
 
 def window(*calls: Any) -> CheckedWindow:
@@ -131,3 +132,15 @@ def test_one_agents_many_calls_do_not_set_the_temperature(claimed: float) -> Non
     assert agents_temperature([checked], TrialPlan()) == 0.7
     alone = CheckedWindow(checked.window, (loud,), ())
     assert agents_temperature([alone], TrialPlan()) == (claimed if claimed == 1.9 else 1.0)
+
+
+def test_replies_that_exploration_chose_do_not_set_the_temperature() -> None:
+    """Half of the simulated agents explore: their rows say 0, and nobody sampled them."""
+    own = make_trajectory("own", steps=[make_step(calls=[make_call(temperature=1.0)])])
+    chosen = [
+        make_trajectory(f"explorer-{place}", steps=[make_step(calls=[make_call(model=EXPLORER, temperature=0.0)])])
+        for place in range(3)
+    ]
+    checked = CheckedWindow(window(make_call()).window, (own, *chosen), ())
+    assert agents_temperature([checked], TrialPlan(drawn=(EXPLORER,))) == 1.0
+    assert agents_temperature([checked], TrialPlan()) == 0.0

@@ -77,10 +77,10 @@ def break_view(monkeypatch: pytest.MonkeyPatch, evil: set[str]) -> None:
     """A fault that our own code has with these rows: there is none that we know of."""
     real = view._trajectory_view
 
-    def broken(trajectory: Any, *rest: Any) -> Any:
+    def broken(trajectory: Any, *rest: Any, **more: Any) -> Any:
         if trajectory.trajectory_id in evil:
             raise KeyError("what the row said")
-        return real(trajectory, *rest)
+        return real(trajectory, *rest, **more)
 
     monkeypatch.setattr(view, "_trajectory_view", broken)
 

@@ -31,7 +31,8 @@ from trainer.config.sections import GroupingSettings
 from trainer.evaluate.decision_points import decision_points, with_reply
 from trainer.inference.policy import CpuPolicy
 from trainer.judge.outcome import OutcomeJudge
-from trainer.judge.prompt import BadReply, fit, load_rubric, parse
+from trainer.judge.prompt import fit, load_rubric
+from trainer.judge.reply import BadReply, parse
 from trainer.judge.view import view_of
 from trainer.plan.grouping import form_groups
 from trainer.train.backends.packing import pack

@@ -161,7 +161,7 @@ class Refusing:
         self.error, self.words = error, words
 
     async def score(self, requests: Any) -> list[Any]:
-        from data_bridge.art_converter import Scored
+        from data_bridge.scoring import Scored
 
         if any(self.words in request.text for request in requests):
             raise self.error
@@ -255,9 +255,9 @@ def break_on_row(monkeypatch: pytest.MonkeyPatch, where: str, name: str) -> None
     module, function = (view, "_trajectory_view") if where == "view" else (outcome, "assess")
     real = getattr(module, function)
 
-    def broken(trajectory: AgentTrajectory, *rest: Any) -> Any:
+    def broken(trajectory: AgentTrajectory, *rest: Any, **named: Any) -> Any:
         if trajectory.trajectory_id == name:
             raise KeyError("what the row said")
-        return real(trajectory, *rest)
+        return real(trajectory, *rest, **named)
 
     monkeypatch.setattr(module, function, broken)

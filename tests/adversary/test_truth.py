@@ -119,7 +119,8 @@ def test_every_figure_of_the_books_stands_under_a_name_that_says_who_says_so() -
     marked = agent(1, parameters={"ticker": "ACME", "percent": 10}, result={"price": 104.25})
     marked = lying(marked, balance=4711.0, lifetime_pnl=815.0, open_positions=33.0, portfolio_value=5.5)
     body = shown(msgspec.structs.replace(marked, lifetime_pnl=2_815.0, final_balance=1e6))
-    assert body.pop("claimed") == {"starting_balance": 4711, "profit_in_this_window": 2000}
+    claimed = {"starting_balance": 4711, "profit_in_this_window": 2000, "profit_percent_of_balance": 42.4538}
+    assert body.pop("claimed") == claimed
     assert body["steps"][0].pop("claimed") == {"balance": 4711, "open_positions": 33, "price": 104.25}
     rest = json.dumps(body)
     assert not any(figure in rest for figure in ("4711", "815", "33", "104.25", "5.5", "2000", "1000000"))

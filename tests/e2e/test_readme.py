@@ -32,6 +32,7 @@ COMMANDS = [
 ]
 PROGRAMS = [block for language, block in BLOCKS if language == "python"]
 FOREVER = {"scripts/schedule_training.py": "Next period", "scripts/serve.py": "Serving hindsight@step"}
+FOREVER |= {"scripts/console.py": "Console at"}
 REFUSED_IS_FINE = {"scripts/train_mmo.py --max-cost 5"}
 """A tiny random model may learn nothing in a step or two; the gate then says so."""
 

@@ -53,6 +53,16 @@ class Request:
         return dict(json.loads(match[1])) if match else {}
 
     @property
+    def is_blind(self) -> bool:
+        """Whether the outcome is not told: the first of two passes."""
+        return "<ground_truth" not in self.user
+
+    @property
+    def asks_correction(self) -> bool:
+        """Whether it is the second of two passes."""
+        return '"correction"' in str(self.body["messages"][0]["content"])
+
+    @property
     def format(self) -> str:
         return str(self.body.get("response_format", {}).get("type", "text"))
 
@@ -109,19 +119,24 @@ def completion(text: str | None, *, finish_reason: str = "stop", refusal: str | 
     return Response(body=body | more)
 
 
-def entries(scores: dict[str, float]) -> list[dict[str, Any]]:
+def entries(scores: dict[str, float], corrections: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
     return [
-        {"trajectory_id": id_, "explanation": f"It earned {score}.", "score": score} for id_, score in scores.items()
+        {"trajectory_id": id_, "explanation": f"It earned {score}.", "score": score}
+        | ({} if corrections is None else {"correction": corrections[id_]})
+        for id_, score in scores.items()
     ]
 
 
-def scored(scores: dict[str, float]) -> Response:
-    return completion(json.dumps({"scores": entries(scores)}))
+def scored(scores: dict[str, float], corrections: Mapping[str, float] | None = None) -> Response:
+    return completion(json.dumps({"scores": entries(scores, corrections)}))
 
 
-def honest(scorer: Scorer = by_profit, delay: float = 0.0) -> Behaviour:
+def honest(scorer: Scorer = by_profit, delay: float = 0.0, corrector: Scorer | None = None) -> Behaviour:
+    """``corrector`` says what hindsight shows about the reasons, in the second of two passes."""
+
     def behave(request: Request) -> Response:
-        response = scored(scorer(request))
+        corrections = corrector(request) if corrector is not None and request.asks_correction else None
+        response = scored(scorer(request), corrections)
         return Response(response.status, response.body, delay=delay)
 
     return behave

@@ -143,6 +143,51 @@ def faintly(scorer: Scorer, contrast: float = 0.15) -> Scorer:
     return lambda request: {id_: 0.4 + contrast * score for id_, score in scorer(request).items()}
 
 
+def planted(noise: float, bias: float, seed: int) -> Scorer:
+    """Scores the profit that is planted as skill, likes what it reads first, and errs in every answer.
+
+    A profit of ten per cent of the balance is worth 0.9. Its errors follow from what it is shown, so that they do not
+    depend on which call came first.
+    """
+
+    def score(request: Request) -> dict[str, float]:
+        shown, scores = request.shown, dict[str, float]()
+        told = json.dumps([one.content for one in shown])
+        for place, one in enumerate(shown):
+            error = random.Random(f"{seed} {place} {told}").gauss(0, noise)
+            likes = bias * (0.5 - place / max(1, len(shown) - 1))
+            scores[one.id] = min(1.0, max(0.0, 0.5 + 4 * (profit_share(one.content) or 0.0) + likes + error))
+        return scores
+
+    return score
+
+
+def biased_by_outcome(bias: float, noise: float = 0.0, seed: int = 0) -> Scorer:
+    """Sound by ``1 - bias``; the rest of its score is 0.9 for who won and 0.1 for who lost, once it is told."""
+
+    def score(request: Request) -> dict[str, float]:
+        shown, scores = request.shown, dict[str, float]()
+        told = json.dumps([one.content for one in shown])
+        for place, one in enumerate(shown):
+            made = 0.0 if request.is_blind else profit_share(one.content) or 0.0
+            luck = 0.5 + 0.4 * ((made > 0) - (made < 0))
+            error = random.Random(f"{seed} {place} {request.is_blind} {told}").gauss(0, noise) if noise else 0.0
+            scores[one.id] = min(1.0, max(0.0, (1 - bias) * soundness(one.content) + bias * luck + error))
+        return scores
+
+    return score
+
+
+def claims_luck_as_reasons(bias: float) -> Scorer:
+    """What a judge says that hindsight shows about the reasons, if all that it sees in them is who won."""
+
+    def correct(request: Request) -> dict[str, float]:
+        made = {one.id: profit_share(one.content) or 0.0 for one in request.shown}
+        return {id_: max(-0.2, min(0.2, bias * 0.4 * ((own > 0) - (own < 0)))) for id_, own in made.items()}
+
+    return correct
+
+
 FAULTS: dict[str, Scorer] = {
     "order": position_bias,
     "padding": length_bias,

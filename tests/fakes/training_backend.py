@@ -15,6 +15,8 @@ from pathlib import Path
 
 from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason
+from trainer.rewards import RewardHistory
+from trainer.train.credit import RULE, history_of
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
 TOKENS_PER_CALL = 5
@@ -69,7 +71,10 @@ class FakeBackend:
             if self.all_without_tokens or m.trajectory_id in self.without_tokens
         ]
         left = len(members) - len(gone)
-        return PreparedBatch(batch, [], tuple(gone), TOKENS_PER_CALL * left)
+        members_rewards = tuple(one for rewards in history_of(batch.groups, RULE, batch.baselines) for one in rewards)
+        return PreparedBatch(
+            batch, [], tuple(gone), TOKENS_PER_CALL * left, history=RewardHistory(RULE, members_rewards)
+        )
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         receipt = f"job-{prepared.batch.batch_id}"

@@ -19,7 +19,7 @@ from tests.fakes.judge_server import honest as answering
 from trainer.certify.examine import Examiners, examine
 from trainer.certify.material import simulated
 from trainer.cli import certify_judge, spawn_test_agents, train_mmo
-from trainer.judge.open import open_judge
+from trainer.judge.open import identity_of, open_judge
 from trainer.ledger.certificates import EDITION, Line, find, keep
 
 Command = Callable[[Sequence[str] | None], int]
@@ -80,8 +80,6 @@ async def test_own_windows_are_examined_besides_the_simulated_ones(
 
 
 async def test_a_certificate_is_found_for_exactly_its_judge_and_rubric(database: Database) -> None:
-    from trainer.judge.open import identity_of
-
     identity = identity_of(judge_settings())
     other = identity_of(judge_settings(judge_model="another"))
     line = Line("skill", 0.6, 0.75, False, "", 216, 0.5, 0.7)
@@ -99,8 +97,6 @@ async def test_a_certificate_of_the_first_edition_does_not_count(
     database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It passed judges of wealth and of BUY: training says so, and refuses it where one is required."""
-    from trainer.judge.open import identity_of
-
     identity = identity_of(judge_settings(judge_model="old"))
     line = Line("skill", 1.0, 0.75, False, "", 216, 0.9, 1.0)
     await keep(database, identity, [line], material="simulated", groups=4, calls=9, cost_usd=0.1)
@@ -163,3 +159,31 @@ async def test_the_command_keeps_the_certificate_that_training_asks_for(
         assert json.loads(out)["binding"] == failed
         code, _, err = await run(train_mmo.main, server, "gullible", *required)
         assert (code, "gullible failed its certification on injections, injection gain" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("configured")
+async def test_with_two_passes_both_are_examined_and_compared(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A judge that is half impressed by the outcome is not fit in one pass, and is in two."""
+    biased = answering(judges.biased_by_outcome(0.5), corrector=judges.claims_luck_as_reasons(0.5))
+    with JudgeServer(otherwise=biased) as server:
+        asked = ["--judge-model", "biased", "--judge-base-url", server.base_url, "--judge-passes", "2"]
+        code = await asyncio.to_thread(certify_judge.main, [*asked, "--json"])
+        printed = capsys.readouterr()
+        calls = len(server.requests)
+        assert await asyncio.to_thread(certify_judge.main, asked) == 0
+        assert len(server.requests) == calls, "an examination is not paid for twice"
+    told = json.loads(printed.out)
+    assert (told["passes"], told["in_one_pass"]["passes"]) == (2, 1)
+    assert (told["calls"], told["in_one_pass"]["calls"]) == (232, 116)
+    assert "in two passes: 232 calls" in printed.err
+    assert (code, told["passed"], told["in_one_pass"]["passed"]) == (0, True, False)
+    assert "outcome" in told["in_one_pass"]["binding"]
+    outcome = {line["name"]: line["value"] for line in told["lines"]}["outcome"]
+    assert abs(outcome) < 0.05
+    assert "In two passes the outcome moves a score by" in capsys.readouterr().out
+    settings = judge_settings(judge_model="biased", judge_passes=2)
+    found = await find(database, identity_of(settings))
+    assert found is not None
+    assert found.passed

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from data_bridge.art_converter import ScoreRequest
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
+from data_bridge.scoring import ScoreRequest
 from tests.builders_training import good_and_bad_batch, judged, make_batch, make_trainee, replying
 from tests.tiny_model import shared_tiny_model
 from trainer.inference.checkpoints import CheckpointStore, StoredStep

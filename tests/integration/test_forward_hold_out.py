@@ -43,7 +43,7 @@ async def consulted(database: Database, windows: list[str], step: int = 1) -> No
 
 async def planned(world: World, **values: Any) -> tuple[list[str], LogPlan]:
     plan = await plan_log(world.settings(**values), world.database, world.ledger)
-    return [window.window_id for window in plan.outlook.windows], plan
+    return sorted(window.window_id for window in plan.outlook.windows), plan
 
 
 async def evaluated_on_the_newest(run: TrainingRun) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from data_bridge.art_converter import Scored, ScoreRequest
+from data_bridge.scoring import Scored, ScoreRequest
 from tests.builders_training import judged, make_batch, make_trainee, replying
 from tests.tiny_model import shared_tiny_model
+from trainer.inference.layout import Layout
 from trainer.inference.policy import CpuPolicy as Policy
-from trainer.inference.policy import Layout
 from trainer.train.backends.packing import PackedSequence, best_clusters, pack
 from trainer.train.backends.prepare import prepare
 

@@ -217,6 +217,27 @@ def _calls(judge: LlmJudge) -> list[CallResult]:
     return [call.result for _, call in judge.store.calls]
 
 
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 800}}, 800),
+        ({"prompt_cache_hit_tokens": 640}, 640),
+        ({"cache_read_input_tokens": 512}, 512),
+        ({"prompt_tokens_details": {"cached_tokens": 5_000}}, 1_000),
+        ({"prompt_tokens_details": {"cached_tokens": -5}}, 0),
+        ({"prompt_tokens_details": "many"}, 0),
+    ],
+)
+async def test_tokens_from_the_provider_s_cache_are_counted_and_priced(usage: dict[str, Any], cached: int) -> None:
+    told = {"prompt_tokens": 1_000, "completion_tokens": 100} | usage
+    with JudgeServer(otherwise=fake.with_usage(told)) as server:
+        async with judge_at(server, price="1/10/0.1") as judge:
+            result = await judge.judge(make_group())
+    assert isinstance(result, JudgedGroup)
+    assert judge.usage.cached_tokens == cached
+    assert result.cost_usd == pytest.approx((1_000 - cached + 0.1 * cached + 100 * 10) / 1e6)
+
+
 async def test_retry_after_is_obeyed() -> None:
     with JudgeServer(script=[fake.busy(retry_after=0.15)]) as server:
         started = time.monotonic()

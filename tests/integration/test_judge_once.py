@@ -23,6 +23,7 @@ from tests.builders_judge import AT_ONCE, SECRETS, judge_settings, make_group
 from tests.fakes import judge_server as fake
 from tests.fakes.judge_server import JudgeServer
 from trainer.judge.open import open_judge
+from trainer.judge.prompt import PROMPT_VERSION
 from trainer.judge.ruler import LlmJudge
 from trainer.judge.view import view_of
 from trainer.types import Group, JudgedGroup, JudgeFailure
@@ -115,7 +116,7 @@ async def test_what_was_asked_and_answered_can_be_read_in_the_database(database:
     assert [row["order_number"] for row in rows] == [0, 1]
     assert {row["verdict_key"] for row in rows} == {result.verdict_key}
     first = rows[0]
-    assert (first["judge"], first["rubric"], first["prompt_version"]) == ("judge", "trading", "2")
+    assert (first["judge"], first["rubric"], first["prompt_version"]) == ("judge", "trading", PROMPT_VERSION)
     assert first["rubric_version"] == result.identity.rubric_version
     assert len(first["prompt_hash"]) == 32
     assert first["prompt_hash"] != rows[1]["prompt_hash"]

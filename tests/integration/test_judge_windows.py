@@ -87,7 +87,11 @@ async def test_the_cost_is_estimated_before_anything_is_paid(database: Database,
     with JudgeServer() as server:
         done = await run("--max-cost", "0", server=server)
         assert not server.requests
-    estimated = re.search(r"^Estimate: 4 calls, [\d,]+ tokens, about \$0\.\d\d; ", done.stderr, re.MULTILINE)
+    estimated = re.search(
+        r"^Estimate: at most 4 calls, [\d,]+ tokens, about \$0\.\d\d \(\$0\.\d\d if one order .*\); ",
+        done.stderr,
+        re.MULTILINE,
+    )
     assert estimated is not None, done.stderr
     assert "Estimate" not in (await run()).stderr
 
@@ -133,7 +137,7 @@ async def test_write_back_fills_the_games_columns_and_can_be_repeated(database: 
     assert [row["trajectoryId"] for row in judgments] == ids[::-1]
     best = judgments[0]
     assert (best["judgeModel"], best["rank"], best["groupId"]) == ("judge", 1, f"{window_id}/1")
-    assert best["judgeVersion"].startswith("trading@2-")
+    assert best["judgeVersion"].startswith("trading@3-")
     assert best["overallScore"] == best["normalizedScore"] == pytest.approx(0.6624)
     assert json.loads(best["criteriaJson"])["rubric"] == "trading"
 

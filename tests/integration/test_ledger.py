@@ -14,12 +14,24 @@ from data_bridge.errors import DatabaseError
 from data_bridge.game_writes import NEEDED_COLUMNS, check_writable, unmark_trained
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import WINDOW, insert_window
+from tests.builders_judge import make_group
 from tests.builders_ledger import make_record
-from trainer.ledger.batches import BatchRecord, write_game_rows
+from trainer.config.sections import SelectionSettings
+from trainer.ledger.batch_records import BatchRecord
+from trainer.ledger.batches import write_game_rows
 from trainer.ledger.model_lock import ModelLock, hold
 from trainer.ledger.runs import Ledger
-from trainer.ledger.states import BATCH_TRANSITIONS, RUN_TRANSITIONS, BatchState, RunState
-from trainer.types import Checkpoint, PlannedGroup, PlannedWindow, RunPlan, StepResult
+from trainer.ledger.states import (
+    BATCH_TRANSITIONS,
+    DECIDED_REASONS,
+    FINAL_REASONS,
+    RUN_TRANSITIONS,
+    BatchState,
+    RunState,
+)
+from trainer.progress import FailurePolicy, Progress
+from trainer.train.selection import VerdictStage
+from trainer.types import Checkpoint, JudgeFailure, PlannedGroup, PlannedWindow, RunPlan, StepResult
 
 RESULT = StepResult(Checkpoint("hindsight", 1, "tiny", "fake", "/somewhere/0001"), 10, {"loss": 0.5})
 
@@ -264,6 +276,23 @@ async def test_exclusions_are_counted_and_the_last_reason_holds(ledger: Ledger) 
     await ledger.exclude("run-1", [Exclusion("t1", "a", WINDOW, Reason.JUDGE_UNAVAILABLE)])
     await ledger.exclude("run-1", [Exclusion("t1", "a", WINDOW, Reason.NO_SPREAD)])
     assert await ledger.exclusion_counts("run-1") == {"dropout": 1, "no_spread": 1}
+
+
+async def test_a_group_that_was_not_asked_about_is_no_failure_of_the_judge_and_is_decided_for_good(
+    ledger: Ledger,
+) -> None:
+    groups = [make_group(1.0, 1.0, group_id=f"group-{number}") for number in range(10)]
+    await start(ledger, "trajectory-1", "trajectory-2")
+    progress = Progress(groups=len(groups))
+    stage = VerdictStage(SelectionSettings(), FailurePolicy(), "run-1", ledger, progress)
+    for group in groups:
+        assert await stage.accept(JudgeFailure(group, Reason.EQUAL_DECISIONS, "all did the same")) is None
+    assert (progress.groups_without_signal, progress.groups_failed) == (10, 0)
+    assert stage.left_out == {Reason.EQUAL_DECISIONS: 20}
+    counts = await ledger.exclusion_counts("run-1")
+    assert counts == {"dropout": 1, "equal_decisions": 2}, "a row has one reason"
+    assert Reason.EQUAL_DECISIONS in FINAL_REASONS
+    assert Reason.EQUAL_DECISIONS in DECIDED_REASONS
 
 
 async def test_what_a_lost_checkpoint_had_learnt_can_be_trained_again(

@@ -10,7 +10,7 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.errors import Interrupted, NotEnoughData
 from tests.builders import hours_before, insert_window
-from tests.builders_run import World
+from tests.builders_run import World, in_training_order
 from tests.fakes.training_backend import FakeBackend
 from trainer.run.train import plan_log, summary_of
 
@@ -67,7 +67,7 @@ async def test_a_window_that_the_run_never_came_to_is_planned_anew_with_all_its_
 ) -> None:
     await world.train(FakeBackend(tmp_path), dropout=0.25, max_steps=1, groups_per_step=4)
     await world.database.pool.execute(
-        "UPDATE hindsight.windows SET state = 'planned' WHERE window_id = ANY($1)", FIRST[2:]
+        "UPDATE hindsight.windows SET state = 'planned' WHERE window_id = ANY($1)", in_training_order(FIRST)[2:]
     )
     plan = await plan_of_next_run(world)
     assert plan["trajectories"] == 12 + 2 * 12

@@ -12,7 +12,7 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.errors import BackendError, Interrupted, JudgeError, NotEnoughData
 from tests.builders import hours_before, insert_window
-from tests.builders_run import World, break_judge
+from tests.builders_run import World, break_judge, in_training_order
 from tests.fakes.training_backend import FakeBackend
 from trainer.run.training_run import TrainingRun
 
@@ -31,13 +31,15 @@ async def rows(world: World) -> set[str]:
     return ids
 
 
-async def test_every_window_is_trained_once_in_order(world: World, rows: set[str], tmp_path: Path) -> None:
+async def test_every_window_is_trained_once_in_the_mixed_order_of_the_plan(
+    world: World, rows: set[str], tmp_path: Path
+) -> None:
     backend = FakeBackend(tmp_path)
     run = await world.train(backend)
 
     assert await world.used() == dict.fromkeys(rows, 1)
     trained = [judged.group.window_id for batch in backend.trained for judged in batch.groups]
-    assert trained == hours_before(number=6)
+    assert trained == in_training_order(hours_before(number=6)) != sorted(trained)
     assert [batch.policy_step for batch in backend.trained] == [0, 1, 2]
     assert await world.database.pool.fetchval('SELECT bool_and("usedInTraining") FROM trajectories') is True
     assert run.summary["state"] == "done"
@@ -213,7 +215,7 @@ async def test_batches_prepared_ahead_are_scored_again_when_too_old(
 async def test_too_many_judge_failures_end_the_run_after_the_step_in_hand(
     world: World, rows: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    windows = hours_before(number=6)
+    windows = in_training_order(hours_before(number=6))
     break_judge(monkeypatch, set(windows[2:5]))
     backend = FakeBackend(tmp_path, seconds=0.1)
     with pytest.raises(JudgeError, match=r"2 of 6 groups .*503 from the endpoint") as caught:

@@ -131,6 +131,7 @@ async def test_a_call_inside_a_step_is_logged_with_tokens_and_logprobs(
         "completionTokenIds": [11, 12, 2],
         "completionLogprobs": [-0.5, -0.25, -0.01],
         "logprobsTemperature": 1.0,
+        "finishReason": "stop",
     }
 
 

@@ -19,8 +19,9 @@ from tests.builders_report_run import HOSTILE, JUDGE, RUN, WINDOWS, RecordedRun,
 from trainer.cli.report import main
 from trainer.evidence import Evaluation, WindowFigures
 from trainer.ledger.evaluations import save
+from trainer.ledger.order_decisions import OrderDecision, OrderReason, PostgresDecisions
 from trainer.ledger.read.run_facts import gather, newest_run
-from trainer.ledger.read.types import DayFacts
+from trainer.ledger.read.types import DayFacts, FurtherOrders
 from trainer.promote.publish import publish, roll_back
 from trainer.report.page import render
 from trainer.report.verdict import headline
@@ -117,6 +118,19 @@ async def test_without_the_game_s_rows_there_is_a_page_without_their_pnl(
     assert ", trained trajectories" not in render(facts)
 
 
+async def test_orders_that_were_not_asked_for_are_counted_by_their_reason(
+    database: Database, recorded: RecordedRun
+) -> None:
+    keys = await database.pool.fetch("SELECT DISTINCT verdict_key FROM hindsight.batch_trajectories ORDER BY 1")
+    reasons = [OrderReason.CLEAR, OrderReason.SAMPLE, OrderReason.CLEAR]
+    store = PostgresDecisions(database, RUN)
+    for row, reason in zip(keys, reasons, strict=True):
+        await store.keep(OrderDecision(row["verdict_key"], 1, reason is OrderReason.SAMPLE, reason, 3, 0.1, 0.01))
+    facts = await gather(database, RUN)
+    assert facts.further_orders == FurtherOrders(asked={"sample": 1}, unasked={"clear": 4})
+    assert "Further orders: 1 asked for (1 sample), 4 not (4 clear)." in render(facts)
+
+
 async def test_the_page_has_the_verdict_and_the_figures_of_the_ledger(
     database: Database, recorded: RecordedRun
 ) -> None:
@@ -131,6 +145,7 @@ async def test_the_page_has_the_verdict_and_the_figures_of_the_ledger(
         '<dd id="trajectories-trained">9</dd>',
         '<dd id="left-out">3</dd>',
         '<dd id="cost">$2.12</dd>',
+        "for a thousand trained tokens, $0.0708 for a gain of 0.01 over the incumbent.",
         "<strong>gpt-test</strong>: $1.6250 for 7 calls, 1 of them failed; 7,000 tokens in, 600 out.",
         "Certified on",
         "a score moves by 0.200 on average and 33.3% of pairs change rank",

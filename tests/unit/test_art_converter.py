@@ -15,8 +15,6 @@ from data_bridge.art_converter import (
     ConversionRules,
     Converted,
     RewardedTrajectory,
-    Scored,
-    ScoreRequest,
     convert_group,
 )
 from data_bridge.models import (
@@ -29,6 +27,7 @@ from data_bridge.models import (
     StockOutcome,
 )
 from data_bridge.quality import Reason
+from data_bridge.scoring import Scored, ScoreRequest
 from tests.builders import WINDOW, make_action, make_call, make_step, make_trajectory
 from tests.builders_training import IDENTITY, judged, make_batch, make_trainee, replying
 from trainer.train.backends.prepare import prepare
@@ -137,12 +136,16 @@ async def test_log_probabilities_that_do_not_match_their_tokens_are_not_used(log
     assert [request.token_ids for request in scorer.requests] == [(11, 12, 2)]
 
 
-async def test_tokens_of_a_policy_too_old_are_scored_again_or_left_out() -> None:
+async def test_what_an_old_policy_said_of_its_tokens_is_kept_and_the_current_one_is_asked_as_well() -> None:
     rules = ConversionRules("hindsight", policy_step=9, max_staleness=4)
-    assert (await convert(acting(sampled(model="hindsight@step5")), rules)).reason is None
-    assert (await convert(acting(sampled(model="hindsight@step4")), rules)).reason is Reason.STALE
-    again = await convert(acting(sampled(model="hindsight@step4")), rules, scorer=FixedScorer())
-    assert again.counts.rescored == 3
+    for name, is_stale in (("hindsight@step5", False), ("hindsight@step4", True)):
+        scorer = FixedScorer()
+        await convert(acting(sampled(model=name)), rules, scorer=scorer)
+        [request] = scorer.requests
+        assert (request.is_stale, request.logprobs) == (is_stale, (-0.1, -0.2, -0.3))
+    alone = await convert(acting(sampled(model="hindsight@step4")), rules)
+    assert (alone.reason, alone.counts.stale, alone.counts.rescored) == (None, 3, 0)
+    assert choice_tokens(alone.trajectory.messages_and_choices[-1])[0] == ("token_id:11", -0.1)
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_what_a_replay_found_is_a_result_and_no_claim() -> None:
     replayed = [with_reply(point, reply, UpOrDownReplay().play(point, reply), alias=reply) for reply in ("BUY", "SELL")]
     for member, profit in zip(replayed, (2, -2), strict=True):
         body = json.loads(view_of(Group("group", WINDOW, (member,), point.outcomes)).trajectories[0].whole)
-        assert body["result"] == {"profit_in_this_window": profit}
+        assert body["result"] == {"profit_in_this_window": profit, "profit_percent_of_balance": profit / 10}
         assert body["claimed"] == {"starting_balance": 1000}
         assert "price" not in body["steps"][0]["claimed"]
     unknown = with_reply(point, "BUY", None, alias="x")

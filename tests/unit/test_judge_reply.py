@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.judge.prompt import BadReply, parse
+from trainer.judge.reply import BadReply, parse
 
 IDS = ("aaaa", "bbbb")
 

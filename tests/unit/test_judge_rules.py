@@ -32,7 +32,7 @@ from trainer.types import Group, JudgedGroup, JudgeFailure
 
 def test_the_users_price_overrides_the_table_and_dated_models_cost_what_their_family_costs() -> None:
     assert price_of(judge_settings(price=None, judge_model="gpt-5-mini-2025-08-07")) == price_of(
-        judge_settings(price="0.25/2")
+        judge_settings(price="0.25/2/0.025")
     )
     assert price_of(judge_settings(price=None, judge_model="unheard-of")) is None
 
@@ -42,7 +42,7 @@ def test_a_listed_price_that_cannot_be_one_is_called_unknown() -> None:
         price_of(judge_settings(price=None, judge_model=model))
         for model in ("gpt-4.1-mini", "wandb/openai/gpt-oss-20b", "github_copilot/gpt-4o")
     )
-    assert known == Price(0.4, 1.6)
+    assert known == Price(0.4, 1.6, cached=0.1)
     assert (wrong_unit, free) == (None, None)
 
 
@@ -58,6 +58,24 @@ def test_without_the_table_no_price_is_known(monkeypatch: pytest.MonkeyPatch, sp
 def test_a_price_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="JUDGE_PRICE"):
         price_of(judge_settings(price=text))
+
+
+def test_cached_tokens_have_their_own_price_and_cost_the_full_one_where_it_is_not_known() -> None:
+    with_cache, without = (price_of(judge_settings(price=price)) for price in ("1/10/0.1", "1/10"))
+    assert with_cache is not None
+    assert without is not None
+    assert with_cache.cost(1_000_000, 0, 400_000) == pytest.approx(0.6 + 0.04)
+    assert without.cost(1_000_000, 0, 400_000) == pytest.approx(1.0)
+
+
+def test_the_estimate_says_what_is_saved_where_one_order_is_enough() -> None:
+    adaptive = estimate(10, 20_000, judge_settings(judge_orders=2))
+    fixed = estimate(10, 20_000, judge_settings(judge_orders=2, judge_order_rule="all"))
+    assert adaptive.usd == fixed.usd
+    assert adaptive.least == pytest.approx(0.55)
+    assert fixed.least == 1.0
+    assert "at most" in str(adaptive)
+    assert "at most" not in str(fixed)
 
 
 def test_the_estimate_counts_every_order_and_never_more_than_the_context() -> None:

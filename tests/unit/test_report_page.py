@@ -14,7 +14,7 @@ from tests.builders_report import HELD_OUT, evaluation, example, promotion, run_
 from trainer.evidence import Interval, Role
 from trainer.ledger.read.judging import order_agreement
 from trainer.ledger.read.trained_pnl import sample
-from trainer.ledger.read.types import DayFacts, RunFacts
+from trainer.ledger.read.types import DayFacts, LuckFacts, RunFacts
 from trainer.ledger.states import PromotionState
 from trainer.report.page import figures_table, render, window_rows, write
 from trainer.report.pictures import day_pictures, training_pictures
@@ -215,6 +215,18 @@ def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         ConfigurationError, match=r"cannot be written to .*report.py --output FILE` writes it elsewhere\.$"
     ):
         write(run_facts(), tmp_path / "file" / "report.html")
+
+
+def test_luck_and_what_a_gain_costs_are_said() -> None:
+    page = render(run_facts(luck=LuckFacts(400, 0.21, 0.03)))
+    assert "moves a score by 0.210 on average, which is luck" in page
+    assert "differs from the score without the outcome by 0.030" in page
+    assert 'id="luck"' not in render(run_facts())
+    facts = run_facts()
+    assert facts.usd_per_token == pytest.approx(1.25 / facts.trained_tokens)
+    assert facts.usd_per_gain == pytest.approx(1.25 / 0.3)
+    assert run_facts(gain=-0.1).usd_per_gain is None, "a loss has no price"
+    assert run_facts(costs=()).usd_per_token is None
 
 
 def test_agreement_counts_pairs_that_change_places() -> None:

@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from trainer.inference.shared_prefix import Layer, Prompts, ReplyMemory
+from trainer.inference.shared_prefix import Layer, Prompts, ReplyMemory, that_begin_alike
 
 HEADS, SIZE, LAYERS = 2, 16, 3
 BYTES_PER_TOKEN = 2 * LAYERS * HEADS * SIZE * 4
@@ -75,3 +75,10 @@ def test_the_memory_of_rows_that_were_ahead_ends_with_them() -> None:
     ahead.keep(torch.tensor([1]))
     assert ahead.tokens == 5
     assert torch.allclose(one_more(ahead, token), alone, atol=1e-5)
+
+
+def test_prompts_of_one_day_are_read_together_and_those_of_the_next_apart() -> None:
+    monday, tuesday = tuple(range(100)), (0, 1, 2, *range(200, 297))
+    prompts = [(*monday, 7), (*tuesday, 8), (*monday, 9), (*tuesday, 5, 6)]
+    assert sorted(map(sorted, that_begin_alike(prompts))) == [[0, 2], [1, 3]]
+    assert that_begin_alike([monday]) == [[0]]

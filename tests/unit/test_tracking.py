@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,27 @@ def test_an_offline_run_is_written_to_its_folder_and_has_neither_the_key_nor_a_p
     for file, content in written.items():
         assert key.encode() not in content, file
         assert password.encode() not in content, file
+
+
+def test_tensorboard_files_get_every_metric_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer is the user's own, beside torch: what it is called with is what is promised here."""
+    written: list[tuple[str, float, int]] = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str) -> None:
+            self.folder = folder
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((name, value, step))
+
+        def flush(self) -> None: ...
+
+        def close(self) -> None:
+            written.append(("closed", 0.0, 0))
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    with tracking.tracking(BackendSettings(tracking="tensorboard"), None, "run", tmp_path, {}) as tracker:
+        tracker.log(3, {"reward": 0.5, "kl": 0.01})
+    assert written == [("reward", 0.5, 3), ("kl", 0.01, 3), ("closed", 0.0, 0)]

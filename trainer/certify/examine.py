@@ -12,7 +12,8 @@ from data_bridge.quality import Exclusion
 from trainer.certify.material import Material
 from trainer.certify.measures import Answers, Asked, Attempt, Scores
 from trainer.certify.probes import ATTACKS, attacked, outcome_flipped, padded, scaled
-from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, JudgeUsage
+from trainer.progress import JudgeUsage
+from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
 
 T = TypeVar("T")
 

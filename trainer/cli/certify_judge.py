@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import NotEnoughData
 from trainer.cli.frame import database_of, run_command
@@ -37,29 +37,69 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Examination:
+    """One judge, examined: in one pass, or in two."""
+
+    identity: JudgeIdentity
+    lines: Sequence[Line]
+    certificate: str
+    calls: int
+    cost_usd: float
+
+    @property
+    def passed(self) -> bool:
+        return all(line.passed for line in self.lines)
+
+    def of(self, name: str) -> float | None:
+        return next((line.value for line in self.lines if line.name == name), None)
+
+
 async def _work(settings: CertifySettings) -> int:
-    from trainer.certify.examine import examine
+    """With two passes the judge is examined in one pass as well: whether the second is worth its price."""
     from trainer.certify.material import simulated
-    from trainer.certify.measures import lines_of
     from trainer.judge.cost import is_priced
-    from trainer.judge.open import identity_of, refuse_unusable
-    from trainer.ledger.certificates import keep
+    from trainer.judge.open import refuse_unusable
 
     asked = settings.examination
     planted = simulated(asked.examined_groups, asked.group_agents, asked.seed)
-    judge = settings.judge.asked_in(orders=1)
-    refuse_unusable(judge, settings.secrets)
-    identity = identity_of(judge)
-    async with database_of(settings, migrate=True) as database, AsyncExitStack() as stack:
+    refuse_unusable(settings.judge.asked_in(orders=1), settings.secrets)
+    async with database_of(settings, migrate=True) as database:
         materials = [planted, *([await _own_windows(settings, database)] if asked.own_windows else [])]
-        _announce(settings, identity, materials)
-        examiners = await _open(settings, identity, database, stack)
+        found = [
+            await _examined(settings, database, materials, passes)
+            for passes in range(1, settings.judge.judge_passes + 1)
+        ]
+    groups = " and ".join(f"{counted(len(material.groups), 'group')} ({material.name})" for material in materials)
+    last, is_known = found[-1], is_priced(settings.judge)
+    if settings.output.json_output:
+        _print_json(found, planted.shares, is_known=is_known)
+    else:
+        for one in found:
+            cost = one.cost_usd if is_known else None
+            _print_table(one.identity, one.lines, planted.shares, f"{groups}, {counted(one.calls, 'call')}", cost)
+        if len(found) > 1:
+            say(_compared(*found))
+    return 0 if last.passed else _NOT_FIT
+
+
+async def _examined(
+    settings: CertifySettings, database: Database, materials: Sequence[Material], passes: int
+) -> _Examination:
+    from trainer.certify.examine import examine
+    from trainer.certify.measures import lines_of
+    from trainer.judge.open import identity_of
+    from trainer.ledger.certificates import keep
+
+    identity = identity_of(settings.judge.asked_in(1, passes))
+    _announce(settings, identity, materials, passes)
+    async with AsyncExitStack() as stack:
+        examiners = await _open(settings, identity, database, stack, passes)
         lines: list[Line] = []
         for material in materials:
             with alive(f"examining {identity.judge}", quiet=settings.output.json_output):
                 measured = lines_of(await examine(examiners, material))
             lines += [replace(line, name=f"{line.name}{material.where}") for line in measured]
-        groups = " and ".join(f"{counted(len(material.groups), 'group')} ({material.name})" for material in materials)
         certificate = await keep(
             database,
             identity,
@@ -69,13 +109,16 @@ async def _work(settings: CertifySettings) -> int:
             calls=examiners.calls,
             cost_usd=examiners.cost_usd,
         )
-    passed = all(line.passed for line in lines)
-    cost = examiners.cost_usd if is_priced(settings.judge) else None
-    if settings.output.json_output:
-        _print_json(identity, lines, certificate, planted.shares, examiners.calls, cost)
-    else:
-        _print_table(identity, lines, planted.shares, f"{groups}, {counted(examiners.calls, 'call')}", cost)
-    return 0 if passed else _NOT_FIT
+    return _Examination(identity, lines, certificate, examiners.calls, examiners.cost_usd)
+
+
+def _compared(one_pass: _Examination, two_passes: _Examination) -> str:
+    """Whether the second pass is worth it for this judge: less luck, and no less skill."""
+    luck, skill = ((one_pass.of(name), two_passes.of(name)) for name in ("outcome", "skill"))
+    if None in (*luck, *skill):
+        return "Whether two passes are worth it could not be measured."
+    said = f"In two passes the outcome moves a score by {luck[1]:.2f} of the contrast instead of {luck[0]:.2f}; skill "
+    return f"{said}{skill[1]:.2f} instead of {skill[0]:.2f}. Two passes are twice the calls (--judge-passes 2)."
 
 
 async def _own_windows(settings: CertifySettings, database: Database) -> Material:
@@ -110,7 +153,7 @@ async def _own_groups(settings: CertifySettings, database: Database, number: int
     return found
 
 
-def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Sequence[Material]) -> None:
+def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Sequence[Material], passes: int) -> None:
     from trainer.certify.examine import calls_needed
     from trainer.judge.cost import estimate
     from trainer.judge.text import count_tokens
@@ -122,14 +165,15 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Seq
         needed = calls_needed(material)
         calls += needed
         tokens += needed * sum(count_tokens(body.whole) for body in first.trajectories)
-    asked = settings.judge.asked_in(orders=1)
+    asked = settings.judge.asked_in(1, passes)
     decisions = sum(len(group.trajectories) for material in materials for group in material.groups)
     price = estimate(calls, tokens, asked)
-    say(f"Examining {identity.judge} on {counted(decisions, 'decision')}: {price}.", to=sys.stderr)
+    how = " in two passes" if identity.has_two_passes else ""
+    say(f"Examining {identity.judge} on {counted(decisions, 'decision')}{how}: {price}.", to=sys.stderr)
 
 
 async def _open(
-    settings: CertifySettings, identity: JudgeIdentity, database: Database, stack: AsyncExitStack
+    settings: CertifySettings, identity: JudgeIdentity, database: Database, stack: AsyncExitStack, passes: int
 ) -> Examiners:
     """Three views of the judge under one cost limit. ``--fresh`` ignores stored verdicts: the endpoint may differ."""
     from trainer.certify.examine import Examiners
@@ -139,7 +183,7 @@ async def _open(
     run_id = f"certify {identity.judge} {identity.rubric_version}{occasion}"
 
     async def view(orders: int, purpose: str, beside: Examined | None = None) -> Examined:
-        asked = settings.judge.asked_in(orders)
+        asked = settings.judge.asked_in(orders, passes)
         opened = open_judge(asked, settings.secrets, database, run_id, purpose=purpose + occasion, beside=beside)
         return await stack.enter_async_context(opened)
 
@@ -147,31 +191,30 @@ async def _open(
     return Examiners(first, await view(2, "certify", first), await view(1, "certify again", first))
 
 
-def _print_json(
-    identity: JudgeIdentity,
-    lines: Sequence[Line],
-    certificate: str,
-    shares: OutcomeShares,
-    calls: int,
-    cost: float | None,
-) -> None:
+def _print_json(found: Sequence[_Examination], shares: OutcomeShares, *, is_known: bool) -> None:
+    """The examination that was asked for; with two passes also the one in one pass."""
+    last = _as_json(found[-1], shares, is_known=is_known)
+    say_json(last | ({} if len(found) == 1 else {"in_one_pass": _as_json(found[0], shares, is_known=is_known)}))
+
+
+def _as_json(one: _Examination, shares: OutcomeShares, *, is_known: bool) -> dict[str, Any]:
     from trainer.ledger.certificates import EDITION, binding
 
     figures = ("name", "value", "low", "high", "limit", "at_most", "passed", "room", "samples")
-    judge = {name: getattr(identity, name) for name in ("judge", "rubric", "rubric_version", "is_llm")}
-    result = {
-        "certificate": certificate,
+    judge = {name: getattr(one.identity, name) for name in ("judge", "rubric", "rubric_version", "is_llm")}
+    return judge | {
+        "passes": 2 if one.identity.has_two_passes else 1,
+        "certificate": one.certificate,
         "edition": EDITION,
-        "calls": calls,
-        "cost_usd": cost,
-        "passed": all(line.passed for line in lines),
-        "binding": [line.name for line in binding(lines)],
+        "calls": one.calls,
+        "cost_usd": one.cost_usd if is_known else None,
+        "passed": one.passed,
+        "binding": [line.name for line in binding(one.lines)],
         "decisions": shares.decisions,
         "sound_that_lost": shares.sound_that_lost,
         "careless_that_won": shares.careless_that_won,
-        "lines": [{name: getattr(line, name) for name in figures} for line in lines],
+        "lines": [{name: getattr(line, name) for name in figures} for line in one.lines],
     }
-    say_json(judge | result)
 
 
 def _print_table(
@@ -181,7 +224,8 @@ def _print_table(
     from trainer.judge.open import describe
     from trainer.ledger.certificates import binding
 
-    show_heading(f"{identity.judge}, rubric {identity.rubric} {identity.rubric_version}", sys.stdout)
+    how = ", in two passes" if identity.has_two_passes else ""
+    show_heading(f"{identity.judge}, rubric {identity.rubric} {identity.rubric_version}{how}", sys.stdout)
     decisive = binding(lines)
     show_table(
         [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TextIO
 
 from data_bridge.survey import WindowSummary
-from trainer.cli.check_report import CheckReport, named
 from trainer.cli.output import say
 from trainer.cli.tables import Column, show_heading, show_table
+from trainer.patterns.significance import MOST_SHOWN, ErrorPattern
 from trainer.progress import counted
+from trainer.run.check_report import CheckReport, named
 
 
 def show_report(report: CheckReport, out: TextIO) -> None:
@@ -31,6 +33,7 @@ def show_report(report: CheckReport, out: TextIO) -> None:
             ],
             out,
         )
+    _show_patterns(report.patterns, out)
     say("", to=out)
     say(
         f"{totals.usable:,} of {counted(totals.trajectories, 'trajectory')} usable, in {totals.usable_windows:,} of "
@@ -54,6 +57,30 @@ def show_report(report: CheckReport, out: TextIO) -> None:
     show_heading("Not enough for a training run.", out, style="bold yellow")
     for sentence in report.missing:
         say(f"  - {sentence}", to=out)
+
+
+def _show_patterns(patterns: Sequence[ErrorPattern], out: TextIO) -> None:
+    """What goes wrong in several trajectories in the same way."""
+    shown = [one for one in patterns if one.significant or len(one.trajectories) > 1][:MOST_SHOWN]
+    if not shown:
+        return
+    say("", to=out)
+    show_heading("What goes wrong again and again", out)
+    show_table(
+        [
+            Column("pattern", [one.template for one in shown]),
+            Column("rows", [f"{len(one.trajectories):,}" for one in shown], is_number=True),
+            Column("by week", [_weeks(one) for one in shown], rank=2),
+            Column("most", [f"{one.worst_agent} {one.by_agent[one.worst_agent]}" for one in shown], rank=1),
+            Column("more than chance", [", ".join(one.significant) or "no" for one in shown]),
+        ],
+        out,
+        good=[bool(one.significant) for one in shown],
+    )
+
+
+def _weeks(one: ErrorPattern) -> str:
+    return ", ".join(f"{week} {number}" for week, number in list(one.by_week.items())[-3:])
 
 
 def _window_columns(windows: tuple[WindowSummary, ...]) -> list[Column]:

@@ -35,28 +35,12 @@ async def _work(settings: CheckSettings) -> int:
 
 
 async def _check_all(settings: CheckSettings) -> int:
-    from data_bridge.reader import WindowReader
-    from data_bridge.survey import survey
-    from trainer.cli.check_report import make_report
     from trainer.cli.check_tables import show_report
-    from trainer.judge.open import measured_by
-    from trainer.ledger.clock import clock
-    from trainer.ledger.evaluations import first_consulted
-    from trainer.ledger.runs import has_ledger
+    from trainer.run.check_report import check_log
 
     async with database_of(settings, read_only=settings.secrets.database_url is not None, existing=True) as database:
-        rules = window_rules(settings.windows, now=await clock(database, settings.windows.until))
-        label = database.label
         with _progress(quiet=settings.output.json_output) as on_window:
-            surveyed = await survey(
-                WindowReader(database, rules),
-                rules,
-                settings.judge.purposes,
-                is_measured=measured_by(settings.judge),
-                on_window=on_window,
-            )
-        consulted = await first_consulted(database.pool) if await has_ledger(database) else ()
-    report = make_report(surveyed, settings, label, seed=_SEED, consulted=consulted)
+            report = await check_log(database, settings.windows, settings.groups, settings.judge, on_window=on_window)
     if settings.output.json_output:
         say_json(report.as_json())
     else:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from data_bridge.quality import Rules
     from data_bridge.reader import WindowReader
     from trainer.judge.cost import CostEstimate
+    from trainer.progress import JudgeUsage
     from trainer.run.judge_windows import WindowVerdicts
-    from trainer.types import JudgedGroup, JudgeIdentity, JudgeUsage
+    from trainer.types import JudgedGroup, JudgeIdentity
 
 _DESCRIPTION = """Judge windows without training on them, and show the scores.
 
@@ -202,10 +203,14 @@ def _left_out(window: WindowVerdicts) -> str:
 def _summary(usage: JudgeUsage, *, priced: bool) -> str:
     failed = ", ".join(f"{number} {reason}" for reason, number in usage.failed.most_common()) or "none"
     cut = f", {usage.characters_cut:,} characters of observations left out" if usage.characters_cut else ""
+    cached = f" ({usage.cached_tokens:,} of them from the provider's cache)" if usage.cached_tokens else ""
+    unasked = ", ".join(f"{number} {reason}" for reason, number in usage.unasked.most_common())
+    orders = f", further orders not asked for: {unasked}" if unasked else ""
     tokens = usage.prompt_tokens + usage.completion_tokens
     return (
         f"{counted(usage.judged, 'group')} judged ({usage.from_cache} from earlier verdicts), failed: {failed}; "
-        f"{counted(usage.calls, 'call')}, {counted(tokens, 'token')}, {_cost(usage, priced=priced)}{cut}."
+        f"{counted(usage.calls, 'call')}, {counted(tokens, 'token')}{cached}, {_cost(usage, priced=priced)}"
+        f"{orders}{cut}."
     )
 
 

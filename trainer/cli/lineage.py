@@ -25,11 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv,
         prog="lineage.py",
         description="Walks from a checkpoint back to batches, windows, verdicts, rubric, configuration and code;\n"
-        "with --window from a window forward to the checkpoints it trained.",
+        "with --window from a window forward to the checkpoints it trained; with --rewards from each verdict\n"
+        "to the advantage that was trained, computed again.",
     )
 
 
 async def _work(settings: LineageSettings) -> int:
+    from trainer.cli.lineage_rewards import show_rewards
     from trainer.ledger.checkpoints import named_checkpoint
     from trainer.ledger.lineage import walk_back, walk_forward
 
@@ -42,6 +44,9 @@ async def _work(settings: LineageSettings) -> int:
                 _show_story(story)
             return 0
         asked = await named_checkpoint(database, settings.lineage.checkpoint, settings.model.model)
+        if settings.lineage.rewards:
+            await show_rewards(database, asked, as_json=settings.output.json_output)
+            return 0
         ancestors = await walk_back(database, asked.model, asked.step, depth=settings.lineage.depth)
     if settings.output.json_output:
         say_json({"checkpoint": asked.name, "lineage": ancestors})
@@ -90,8 +95,9 @@ def _unusual(settings: dict[str, Any]) -> str:
 def _show_group(group: TrainedGroup) -> None:
     from trainer.cli.tables import printable
 
+    again = f", replayed (use {group.use})" if group.use > 1 else ""
     say(
-        f"  window {group.window_id}, group {group.group_id}: judged by {group.judge}, "
+        f"  window {group.window_id}, group {group.group_id}{again}: judged by {group.judge}, "
         f"rubric {group.rubric} {group.rubric_version}, verdict {group.verdict_key[:12]}"
     )
     for one in group.trajectories:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
+from data_bridge.errors import ConfigurationError, PromotionRefused
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.cli.output import say, say_json
 from trainer.config.commands import PromoteSettings
@@ -69,79 +69,47 @@ def _check(settings: PromoteSettings) -> None:
 
 
 async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
-    """Decide by the stored evidence: ``evaluate.py`` does the evaluation, so this command is fast."""
-    from trainer.evidence import Ruling
-    from trainer.ledger.checkpoints import named_checkpoint
-    from trainer.ledger.evaluations import latest_evaluation
-    from trainer.ledger.releases import serving
-    from trainer.promote.publish import publish
-    from trainer.promote.ruling import standing_ruling
+    from trainer.run.promotion import promote_checkpoint
 
-    checkpoint = await named_checkpoint(database, settings.deed.step, settings.model.model)
-    now = await serving(database, checkpoint.model)
-    if now is not None and now.checkpoint == checkpoint:
-        raise ConfigurationError(f"The agents already use {checkpoint.name}: name another checkpoint.")
-    used_step = now.checkpoint.step if now is not None else 0
-    evaluation = await latest_evaluation(database, checkpoint.model, checkpoint.step, against=used_step)
-    decision = None if evaluation is None else await standing_ruling(database, evaluation, settings.gate)
-    if decision is None and not settings.deed.force:
-        raise NotEnoughData(
-            f"{checkpoint.name} has not been compared with what the agents use now (step {used_step}): "
-            f"run `evaluate.py {checkpoint.step}` first."
-        )
-    reason = settings.deed.reason or ""
-    if decision is not None:
-        if decision.ruling is not Ruling.PROMOTE and not settings.deed.force:
-            raise PromotionRefused(
-                f"{checkpoint.name} is not promoted ({decision.ruling.value}): {decision.sentence}. "
-                "The evidence is stored; --force --reason WHY overrides the gate."
-            )
-        reason = reason or decision.sentence
-    return await publish(
+    return await promote_checkpoint(
         database,
         settings.common.home,
-        checkpoint.as_release(),
-        checkpoint.served_at(settings.promotion),
-        reason=reason,
-        evaluation=evaluation,
-        forced=settings.deed.force,
+        settings.deed.step,
+        settings.model.model,
+        settings.gate,
+        settings.promotion,
+        reason=settings.deed.reason,
+        force=settings.deed.force,
         canary=settings.promotion.canary,
     )
 
 
 async def _roll_back(settings: PromoteSettings, database: Database) -> Promotion:
-    from trainer.ledger.checkpoints import parse_checkpoint_name
-    from trainer.ledger.releases import running_canary
-    from trainer.promote.publish import end_canary, roll_back
+    from trainer.run.promotion import go_back
 
     reason = settings.deed.reason or "rolled back by hand, no reason given"
-    home, model, step = settings.common.home, settings.model.model, None
-    if settings.deed.step is None and await running_canary(database, model) is not None:
-        return await end_canary(database, home, model, outcome=reason)
-    if settings.deed.step is not None:
-        model, step = parse_checkpoint_name(settings.deed.step, model)
-    addresses = settings.promotion
-    return await roll_back(database, home, model, lambda one: one.served_at(addresses), step=step, reason=reason)
+    home, model = settings.common.home, settings.model.model
+    return await go_back(database, home, settings.deed.step, model, settings.promotion, reason=reason)
 
 
 async def _finish(settings: PromoteSettings, database: Database) -> int:
-    from trainer.ledger.clock import clock
-    from trainer.promote.canary import CanaryRuling, settle_canary
-    from trainer.promote.publish import finish_canary
+    from trainer.ledger.releases import Promotion
+    from trainer.run.promotion import finish_trial
 
-    home, model = settings.common.home, settings.model.model
-    if settings.deed.force:
-        _show(settings, await finish_canary(database, home, model, outcome=settings.deed.reason or ""))
+    home, model, deed = settings.common.home, settings.model.model, settings.deed
+    settled = await finish_trial(
+        database, home, model, settings.windows.until, force=deed.force, reason=deed.reason or ""
+    )
+    if isinstance(settled, Promotion):
+        _show(settings, settled)
         return 0
-    decision = await settle_canary(database, home, model, now=await clock(database, settings.windows.until))
-    if decision is None:
-        raise ConfigurationError(f"No canary of {model!r} is running: start one with --canary SHARE.")
+    ruling = settled.ruling.value
     if settings.output.json_output:
-        say_json(decision)
+        say_json(settled)
     else:
-        word = {"finish": "Finished", "roll_back": "Rolled back", "wait": "Still running"}[decision.ruling.value]
-        say(f"{word}: {decision.reason}.")
-    return 0 if decision.ruling is CanaryRuling.FINISH else PromotionRefused.exit_code
+        word = {"finish": "Finished", "roll_back": "Rolled back", "wait": "Still running"}[ruling]
+        say(f"{word}: {settled.reason}.")
+    return 0 if ruling == "finish" else PromotionRefused.exit_code
 
 
 async def _list(settings: PromoteSettings, database: Database) -> int:

@@ -19,6 +19,7 @@ from data_bridge.redaction import redact
 from trainer.cli.frame import EXIT_CODES, database_of, run_command
 from trainer.cli.output import alive, say, say_json
 from trainer.config.commands import ScheduleSettings, TrainSettings
+from trainer.ledger.commands import Presence, presence
 from trainer.ledger.periods import AWAY, BEAT, LEASE, Claim, Held, PeriodResult, Periods, beating
 from trainer.schedule.cron import MAX_CATCH_UP, Summary, check_cron, next_period, outcome_of, period_due
 from trainer.schedule.readiness import readiness_of
@@ -53,7 +54,10 @@ async def _work(settings: ScheduleSettings) -> int:
         asked = settings.schedule
         periods = Periods(database, asked.job, attempts=asked.period_attempts, retry_after=asked.retry_after)
         scheduler = _Scheduler(settings, database, periods)
-        return await (scheduler.run_once() if asked.once else scheduler.run_for_ever())
+        if asked.once:
+            return await scheduler.run_once()
+        async with presence(database, "scheduler") as said:
+            return await scheduler.run_for_ever(said)
 
 
 def _check(settings: ScheduleSettings) -> None:
@@ -120,15 +124,22 @@ class _Scheduler:
                 return claim
             await asyncio.sleep(BEAT.total_seconds())
 
-    async def run_for_ever(self) -> NoReturn:
-        """Train periods that are due, that were missed while no host ran, and that dead hosts left; settle canaries."""
+    async def run_for_ever(self, said: Presence) -> NoReturn:
+        """Train periods that are due, that were missed while no host ran, and that dead hosts left; settle canaries.
+
+        In between, train what somebody asks for on a console.
+        """
         started, announced, settle_at = await self.periods.now(), None, await self.periods.now()
         while True:
             try:
                 if await self.periods.now() >= settle_at:
                     await self._settle_canaries()
                     settle_at = await self.periods.now() + _SETTLE_EVERY
+                said.doing = "training a period"
                 await self._train_what_is_due(started)
+                said.doing = "training what was asked for"
+                await self._train_what_was_asked_for()
+                said.doing = "waiting for the next period"
                 now = await self.periods.now()
             except AWAY as error:
                 if not is_transient(error):
@@ -168,6 +179,16 @@ class _Scheduler:
             summary = await self._train_if_free(period)
             if summary is not None and self.settings.output.json_output:
                 say_json(summary)
+
+    async def _train_what_was_asked_for(self) -> None:
+        from trainer.schedule.commanded import run_next
+
+        quiet = self.settings.output.json_output
+        ended = await run_next(self.database, self.settings, stop=self.stop, quiet=quiet)
+        if ended is not None:
+            self._say(f"A training that was asked for ended with exit code {ended.exit_code}. {ended.last_words}")
+        if self.stop.is_set():
+            raise Interrupted("Stopped after a training that was asked for.")
 
     async def _train_if_free(self, period: datetime) -> Summary | None:
         claim = await self.periods.claim(period)

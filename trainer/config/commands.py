@@ -12,6 +12,7 @@ from typing import Self
 from pydantic import SecretStr, model_validator
 from pydantic.fields import FieldInfo
 
+from trainer.config.console import ConsoleCommand
 from trainer.config.data_commands import (
     CertifySettings,
     CheckSettings,
@@ -219,6 +220,11 @@ class AncestrySettings(Section):
         None, "Walk forward from this window to what it trained.", metavar="ID", flag_only=True
     )
     depth: int = setting(1, "How many checkpoints back; 0: all the way to the base model.", ge=0, flag_only=True)
+    rewards: bool = setting(
+        False,
+        "Show how each verdict became an advantage, and compute it again; exit 4 if a bit differs.",
+        flag_only=True,
+    )
 
 
 class LineageSettings(DatabaseCommand):
@@ -257,6 +263,7 @@ COMMANDS: tuple[type[Command], ...] = (
     ScheduleSettings,
     LineageSettings,
     ReportSettings,
+    ConsoleCommand,
     CheckSettings,
     JudgeWindowsSettings,
     CertifySettings,

@@ -15,6 +15,7 @@ from trainer.config.sections import (
     JudgeCallSettings,
     JudgeCostSettings,
     JudgedSettings,
+    JudgePassSettings,
     JudgePriceSettings,
     JudgeSecrets,
     JudgeSettings,
@@ -99,12 +100,14 @@ class ExaminationSettings(Section):
     seed: int = setting(0, "Seed of the simulated market.")
 
 
-class ExaminedJudge(JudgePriceSettings, JudgeCallSettings):
+class ExaminedJudge(JudgePriceSettings, JudgePassSettings, JudgeCallSettings):
     """The user cannot choose the number of orders."""
 
-    def asked_in(self, orders: int) -> JudgeSettings:
-        """The judge's settings for one part of the examination."""
-        return JudgeSettings(judge_orders=orders, **{name: getattr(self, name) for name in type(self).model_fields})
+    def asked_in(self, orders: int, passes: int | None = None) -> JudgeSettings:
+        """The judge's settings for one part of the examination; unset ``passes`` are the user's."""
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        own["judge_passes"] = passes or self.judge_passes
+        return JudgeSettings(judge_orders=orders, judge_order_rule="all", **own)
 
 
 class ExaminationSecrets(DatabaseSecrets, JudgeSecrets):

@@ -36,13 +36,15 @@ def judged_by(judge: JudgeSettings, evaluation: EvaluationSettings) -> JudgeSett
     """The evaluation's judge.
 
     ``auto`` uses the second model if one is configured: a model that was trained on one judge's scores should also
-    convince another. Otherwise it is the training judge.
+    convince another. Otherwise it is the training judge. It judges in all orders: what is saved on a comparison that
+    decides about a release costs certainty there.
     """
+    judge = judge.model_copy(update={"judge_order_rule": "all"})
     choice, model = evaluation.eval_judge, evaluation.eval_judge_model
     if choice == "auto" and model is None:
         return judge
     if choice == "outcome":
-        return judge.model_copy(update={"judge": "outcome"})
+        return judge.model_copy(update={"judge": "outcome", "judge_passes": 1})
     if not (model or judge.judge_model):
         raise ConfigurationError("--eval-judge llm needs EVAL_JUDGE_MODEL: name the model that judges the evaluation.")
     changed: dict[str, object] = {"judge": "llm", "judge_model": model or judge.judge_model}

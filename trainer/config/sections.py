@@ -162,7 +162,8 @@ class JudgePriceSettings(Section):
     )
     price: str | None = setting(
         None,
-        "Price of the judge as INPUT/OUTPUT dollars per million tokens, e.g. 0.25/2; overrides the table.",
+        "Price of the judge as INPUT/OUTPUT or INPUT/OUTPUT/CACHED dollars per million tokens, e.g. 0.25/2/0.025; "
+        "overrides the table.",
         env="JUDGE_PRICE",
     )
     purposes: Names = setting(
@@ -174,10 +175,29 @@ class JudgePriceSettings(Section):
 class JudgeOrderSettings(Section):
     """Judge."""
 
-    judge_orders: int = setting(2, "Number of different orders in which each group is judged.", ge=1, le=8, common=True)
+    judge_orders: int = setting(
+        2, "Maximum number of different orders in which a group is judged.", ge=1, le=8, common=True
+    )
+    judge_order_rule: Literal["adaptive", "all"] = setting(
+        "adaptive",
+        "When a group is judged in more than one order: where that could change its advantages (and a random tenth, to "
+        "measure it), or always. adaptive also leaves out, unasked, groups whose members all did the same.",
+    )
 
 
-class JudgeCostSettings(JudgePriceSettings, JudgeOrderSettings):
+class JudgePassSettings(Section):
+    """Judge."""
+
+    judge_passes: int = setting(
+        1,
+        "2: the judge scores decisions without the outcome, then with it; luck, the difference, is not trained. Twice "
+        "the calls.",
+        ge=1,
+        le=2,
+    )
+
+
+class JudgeCostSettings(JudgePriceSettings, JudgeOrderSettings, JudgePassSettings):
     """What an estimate of the judge's cost rests on."""
 
 

@@ -55,8 +55,9 @@ class BackendSettings(Section):
     )
     wandb_project: str = setting("hindsight", "W&B project.", env="WANDB_PROJECT", common=True)
     wandb_entity: str | None = setting(None, "W&B entity; unset: the key's default.", env="WANDB_ENTITY")
-    tracking: Literal["auto", "online", "offline", "off"] = setting(
-        "auto", "wandb run tracking: auto is online with a key, else off."
+    tracking: Literal["auto", "online", "offline", "tensorboard", "off"] = setting(
+        "auto",
+        "Run tracking: by wandb (auto is online with a key, else off), or as TensorBoard files in the run's folder.",
     )
     remote_deadline: Duration = setting("6h", "Maximum time to follow a remote training job.")
 
@@ -82,11 +83,29 @@ class ObjectiveSettings(Section):
     epsilon_high: float | None = setting(None, "PPO clip range above 1; unset: as --epsilon.", gt=0)
     importance_level: Literal["token", "sequence"] = setting("token", "Level of the importance ratio.")
     kl: float = setting(0.0, "Weight of the KL penalty to the base model, where the backend has it.", ge=0)
-    scale_rewards: bool = setting(False, "Divide advantages by the group's standard deviation.")
+    step_credit: bool = setting(
+        False,
+        "Credit each decision by itself, where the judge scores decisions (the offline one does).",
+    )
+    step_discount: float = setting(
+        0.5, "--step-credit: how much of the scores of later decisions a decision is credited with.", ge=0, le=1
+    )
+    scale_rewards: bool = setting(
+        False, "Divide advantages by the group's standard deviation: a close decision counts as much as a clear one."
+    )
+    advantage_scale: Literal["batch", "absolute"] = setting(
+        "batch",
+        "batch: every step is as large as any other, whatever its scores; absolute: by the size of its advantages.",
+    )
     foreign: Literal["positive", "all", "none"] = setting(
         "positive", "Tokens written by another model: learn from good ones only, from all, or from none."
     )
-    max_staleness: int = setting(4, "Re-score or drop batches made by a policy more than this many steps old.", ge=0)
+    max_staleness: int = setting(
+        4,
+        "Tokens sampled more than this many steps ago also count by how much likelier the policy finds them now.",
+        ge=0,
+    )
+    base_names: Names = setting((), "Other names under which agents run the base model: step 0 of the trained one.")
 
 
 class AdapterSettings(ObjectiveSettings):
@@ -94,6 +113,12 @@ class AdapterSettings(ObjectiveSettings):
 
     lora_rank: int = setting(16, "Rank of the LoRA adapter (CPU and local).", ge=1)
     max_grad_norm: float = setting(1.0, "Gradient clipping.", gt=0)
+    max_importance: float = setting(
+        1.5,
+        "Most that a token counts which was sampled more than --max-staleness steps ago; on the CPU one that has moved "
+        "so far already is pushed no further.",
+        gt=1,
+    )
 
 
 class CpuTrainingSettings(AdapterSettings):
@@ -103,6 +128,17 @@ class CpuTrainingSettings(AdapterSettings):
     warm_start: int = setting(
         0, "Number of first steps that only imitate replies judged above their group's mean (CPU).", ge=0
     )
+    balance_answers: bool = setting(
+        True, "After each step, take out a preference for one answer that is the same in every hour (CPU)."
+    )
+    init_from: str | None = setting(
+        None, "Begin a new --model with another's adapter, MODEL@stepN, as its first step (CPU).", metavar="MODEL@stepN"
+    )
+    token_weights: Literal["reply", "token"] = setting(
+        "reply",
+        "reply: every reply counts the same, whatever its length; token: every token does, as in Dr. GRPO (CPU).",
+    )
+    weight_decay: float = setting(0.0, "AdamW weight decay (CPU; ART's local trainer has 0.1).", ge=0)
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy of each reply's first token, against early collapse (CPU).", ge=0
     )
@@ -122,10 +158,47 @@ class StepLimitSettings(Section):
     )
 
 
-class TrainingSettings(CpuTrainingSettings, StepLimitSettings):
+BaselineName = Literal["off", "agent", "role"]
+
+
+class BaselineSettings(Section):
+    """Training."""
+
+    baseline: BaselineName = setting(
+        "off", "Take what is usual for a member's agent or role off its score: its running mean in what was trained."
+    )
+
+
+class ReplayModeSettings(Section):
+    """Training."""
+
+    replay: Literal["off", "uniform", "prioritised"] = setting(
+        "off", "Train groups again in the places that groups without signal leave empty: any, or the telling and new."
+    )
+
+
+class ReplayShareSettings(ReplayModeSettings):
+    """Training."""
+
+    replay_share: float = setting(0.5, "Maximum share of a step's groups that are replayed.", ge=0, lt=1)
+
+
+class ReplaySettings(ReplayModeSettings):
+    """Training."""
+
+    replay_lag: int = setting(8, "Replay groups that were first trained at most this many steps ago.", ge=0)
+    replay_uses: int = setting(3, "Maximum number of times that a group is trained, the first included.", ge=2, le=3)
+
+
+class TrainingSettings(CpuTrainingSettings, StepLimitSettings, ReplayShareSettings, ReplaySettings, BaselineSettings):
     """Training."""
 
     groups_per_step: int = setting(12, "Groups in one gradient step.", ge=1, common=True)
+    remainder: Literal["auto", "scale", "full"] = setting(
+        "auto",
+        "Groups left over at the end of a pass: trained at their share of the learning rate, or at all of it; auto: "
+        "scale, but full in the simulated market.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +324,12 @@ class RunSettings(Section):
         False, "Print windows, groups, tokens and cost, and stop before anything is paid for.", flag_only=True
     )
     resume: bool = setting(True, "Resume an interrupted run of this model.")
+    run_id: str | None = setting(
+        None,
+        "Id of the run if it is a new one; unset: made from the time.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        flag_only=True,
+    )
     iterations: int = setting(
         6, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
     )

@@ -183,13 +183,17 @@ def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list
 
 
 def agents_temperature(windows: Sequence[CheckedWindow], plan: TrialPlan) -> float:
-    """The temperature that most agents use: what a model will be worth to them is measured there."""
+    """The temperature that most agents use: what a model will be worth to them is measured there.
+
+    A reply that exploration chose has no temperature, whatever its row says.
+    """
     if plan.temperature is not None:
         return plan.temperature
     logged: Counter[float] = Counter()
     for window in windows:
         for trajectory in window.usable:  # one vote each: an agent's temperature must not count by its calls
-            own = Counter(call.temperature for call in trajectory.llm_calls if call.purpose in plan.purposes)
+            sampled = (call for call in trajectory.llm_calls if call.author.model not in plan.drawn)
+            own = Counter(call.temperature for call in sampled if call.purpose in plan.purposes)
             possible = [one for one, _ in own.most_common() if one is not None and 0 <= one <= _MAX_TEMPERATURE]
             logged.update(possible[:1])
     return logged.most_common(1)[0][0] if logged else 1.0

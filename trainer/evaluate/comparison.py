@@ -241,7 +241,9 @@ class TrialPlan:
     samples: int = 4
     purposes: tuple[str, ...] = DECISIONS
     temperature: float | None = None
-    """None means the most frequent one in the log, so that an exploring agent's does not count."""
+    """None means the most frequent one in the log."""
+    drawn: tuple[str, ...] = ()
+    """Names under which exploration answers: nobody sampled these replies."""
     max_group: int = 8
     min_gain: float = 0.0
     failures: FailurePolicy = field(default_factory=FailurePolicy)

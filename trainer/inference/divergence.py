@@ -60,6 +60,7 @@ def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[Sa
     import torch
 
     from trainer.inference.base_model import Adapters, load_base, load_tokenizer, prompt_tokens
+    from trainer.inference.shared_prefix import that_begin_alike
 
     started = monotonic()
     tokenizer, model = load_tokenizer(base), load_base(base, attention="sdpa")
@@ -69,10 +70,11 @@ def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[Sa
     if not spoken:
         return None
     with torch.no_grad():
+        alike = [[spoken[index] for index in own] for own in that_begin_alike([prompt for prompt, _ in spoken])]
         adapters.use(adapter)
-        own = _hidden(model, spoken)
+        own = torch.cat([_hidden(model, some) for some in alike])
         adapters.use(None)
-        other = _hidden(model, spoken)
+        other = torch.cat([_hidden(model, some) for some in alike])
         head = model.get_output_embeddings()  # LoRA does not change it: it is the same for both
         per_token: list[float] = []
         for start in range(0, len(own), _LOGITS_AT_ONCE):

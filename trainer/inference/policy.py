@@ -1,8 +1,8 @@
 """The policy on the CPU: a frozen base model in fp32, a LoRA adapter, its optimizer; and log-probabilities from it.
 
 Many replies share one packed sequence (see ``cpu_step``): a row of clusters, each a prompt followed by the replies
-to it. Prompt tokens see the prompt so far, reply tokens the prompt and their own reply; no token sees another cluster,
-and attention computes only the pairs that may see each other. The output layer, the largest product of a small model,
+to it. Prompt tokens see the prompt so far, reply tokens the prompt and their own reply; no token sees another cluster
+(``layout``). The output layer, the largest product of a small model,
 is computed for reply tokens only. The adapter does not change during a step, so base weight and adapter are added once
 and used for every sequence; PEFT provides the parameters, the switch to turn the adapter off, and the file format.
 """
@@ -10,20 +10,22 @@ and used for every sequence; PEFT provides the parameters, the switch to turn th
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from data_bridge.art_converter import Scored, ScoreRequest
 from data_bridge.errors import BackendError
+from data_bridge.scoring import Scored, ScoreRequest
 from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
-from trainer.inference.shared_prefix import register
+from trainer.inference.layout import Layout
+from trainer.inference.shared_prefix import Layer, Memory, PromptMemory, Tokens, register, shared_beginning
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _RECOMPUTE_ABOVE = 1024
 """Longer sequences keep only the layers' inputs and recompute the rest in the backward pass: memory stays flat."""
 _LOGITS_AT_ONCE = 512
+_BEGINNINGS = 7
+"""Beginnings of prompts that are remembered besides the newest: those of two days, for the policy and its base."""
 _ADAPTER = "adapter_model.safetensors"
 _OPTIMIZER = "optimizer.safetensors"
 
@@ -43,19 +47,6 @@ class Likelihoods:
     entropies: Tensor
     hidden: Tensor
     """The output layer's input, without gradients: enough to compare whole distributions afterwards."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyScorer:
-    """Scores replies for callers outside the thread that owns the policy."""
-
-    in_thread: Callable[[Callable[[], list[Scored | None]]], Awaitable[list[Scored | None]]]
-    policy: Callable[[], CpuPolicy]
-    """Returns the policy at its newest checkpoint; called in that thread."""
-
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
-        """Tokens and log-probabilities of logged replies under the newest checkpoint."""
-        return await self.in_thread(lambda: self.policy().score(requests))
 
 
 class CpuPolicy:
@@ -77,6 +68,8 @@ class CpuPolicy:
             )
         _fuse(self._model)
         self._causal = self._model.get_base_model()
+        self._is_base = False
+        self._read: dict[tuple[int, Tokens], list[Layer]] = {}
         self.learns_entropy = False
         """Whether entropies have gradients, which costs another pass over the vocabulary."""
         self._fresh = {name: value.detach().clone() for name, value in self._trained()}
@@ -84,9 +77,7 @@ class CpuPolicy:
 
     def reset(self) -> None:
         """Back to step 0: the untrained adapter, as in a new ``CpuPolicy``."""
-        with torch.no_grad():
-            for name, parameter in self._trained():
-                parameter.copy_(self._fresh[name])
+        self._set(self._fresh)
         self.optimizer = self._new_optimizer(self.optimizer.param_groups[0]["lr"])
 
     def parameters(self) -> list[Any]:
@@ -114,13 +105,55 @@ class CpuPolicy:
             parts.append((ours.exp() * (ours - theirs)).sum(dim=-1))
         return torch.cat(parts)
 
-    def as_base(self) -> Any:
+    @contextmanager
+    def as_base(self) -> Iterator[None]:
         """A context in which the adapter is off."""
-        return self._model.disable_adapter()
+        with self._model.disable_adapter():
+            self._is_base = True
+            try:
+                yield
+            finally:
+                self._is_base = False
+
+    @torch.no_grad()
+    def read(self, beginnings: Mapping[int, Tokens]) -> dict[int, list[Layer]]:
+        """Keys and values of the tokens that come before each prompt, for a ``Layout``; each text is read once."""
+        found: dict[int, list[Layer]] = {}
+        for prompt, tokens in beginnings.items():
+            key = (-1 if self._is_base else sum(one._version for one in self.parameters()), tokens)
+            if key not in self._read:
+                memory = PromptMemory([], len(tokens))
+                positions = torch.arange(len(tokens))[None]
+                self._hidden(torch.tensor([tokens]), positions, memory)
+                self._read = dict(list(self._read.items())[-_BEGINNINGS:]) | {key: memory.layers}
+            found[prompt] = self._read[key]
+        return found
+
+    @contextmanager
+    def as_checkpoint(self, directory: Path | None) -> Iterator[None]:
+        """A context, for reading only, in which the adapter is that of a checkpoint; None: off."""
+        if directory is None:
+            with self.as_base():
+                yield
+            return
+        own = {name: value.detach().clone() for name, value in self._trained()}
+        try:
+            self._load_adapter(directory)
+            yield
+        finally:
+            self._set(own)
+
+    @torch.no_grad()
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._causal.get_output_embeddings()(hidden)
+        return logits
 
     @torch.no_grad()
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
-        """Log-probabilities of logged replies, unless the log has them; replies to the same prompt go together."""
+        """Log-probabilities of logged replies, unless the log's are also those of this policy.
+
+        Replies to the same prompt go together.
+        """
         scored: list[Scored | None] = [None] * len(requests)
         by_prompt: dict[tuple[int, ...], list[tuple[int, Scored]]] = {}
         for index, request in enumerate(requests):
@@ -128,17 +161,18 @@ class CpuPolicy:
             if reply is None or not reply.token_ids:
                 scored[index] = reply
                 continue
-            prompt = self._prompt(request, len(reply.token_ids))
-            if prompt is not None and not reply.logprobs:
+            prompt = self.prompt_of(request, len(reply.token_ids))
+            if prompt is not None and not (reply.logprobs and request.serves_both):
                 by_prompt.setdefault(prompt, []).append((index, reply))
             elif prompt is not None:
                 scored[index] = reply
+        beginning = _beginning(list(by_prompt))
         for prompt, replies in by_prompt.items():
             for start in range(0, len(replies), 16):
                 part = replies[start : start + 16]
-                logprobs = self._score_together(prompt, [reply.token_ids for _, reply in part])
+                logprobs = self._score_together(prompt, beginning, [reply.token_ids for _, reply in part])
                 for (index, reply), values in zip(part, logprobs, strict=True):
-                    scored[index] = Scored(reply.token_ids, values, reply.source)
+                    scored[index] = Scored(reply.token_ids, values, reply.source, behaviour=reply.logprobs)
         return scored
 
     def save(self, directory: Path) -> None:
@@ -157,25 +191,41 @@ class CpuPolicy:
 
     def load(self, directory: Path) -> None:
         """Load adapter and optimizer of a checkpoint, exactly. BackendError if it has another shape."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        self._load_adapter(directory)
+        try:
+            state = load_file(directory / _OPTIMIZER)
+        except (OSError, SafetensorError) as error:
+            raise _unfit(directory) from error
+        self.optimizer = self._new_optimizer(self.optimizer.param_groups[0]["lr"])
+        for name, parameter in self._trained():
+            keys = {key.rsplit("/", 1)[1]: value for key, value in state.items() if key.rsplit("/", 1)[0] == name}
+            if keys:
+                self.optimizer.state[parameter] = keys
+
+    def take_over(self, directory: Path) -> None:
+        """Load the adapter alone, perhaps of another lineage; the optimizer begins anew."""
+        self._load_adapter(directory)
+        self.optimizer = self._new_optimizer(self.optimizer.param_groups[0]["lr"])
+
+    def _load_adapter(self, directory: Path) -> None:
         from peft import set_peft_model_state_dict
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         try:
             result = set_peft_model_state_dict(self._model, load_file(directory / _ADAPTER))
-            state = load_file(directory / _OPTIMIZER)
         except (OSError, SafetensorError, RuntimeError) as error:
-            raise BackendError(
-                f"The checkpoint {directory} does not fit this model: use the --base-model and --lora-rank it was "
-                "trained with, or another --model name."
-            ) from error
+            raise _unfit(directory) from error
         if result.unexpected_keys:
             raise BackendError(f"The checkpoint {directory} belongs to another base model: use another --model name.")
-        self.optimizer = self._new_optimizer(self.optimizer.param_groups[0]["lr"])
+
+    @torch.no_grad()
+    def _set(self, values: dict[str, Tensor]) -> None:
         for name, parameter in self._trained():
-            keys = {key.rsplit("/", 1)[1]: value for key, value in state.items() if key.rsplit("/", 1)[0] == name}
-            if keys:
-                self.optimizer.state[parameter] = keys
+            parameter.copy_(values[name])
 
     def _trained(self) -> list[tuple[str, Any]]:
         return [(name, value) for name, value in self._model.named_parameters() if value.requires_grad]
@@ -184,7 +234,7 @@ class CpuPolicy:
         # A run has few steps: with a longer memory the large gradients of the first ones would slow down all others.
         return torch.optim.AdamW(self.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
-    def _hidden(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+    def _hidden(self, tokens: Tensor, positions: Tensor, layout: Memory) -> Tensor:
         recompute = torch.is_grad_enabled() and tokens.shape[1] > _RECOMPUTE_ABOVE
         if recompute:
             self._causal.gradient_checkpointing_enable({"use_reentrant": False})
@@ -209,7 +259,7 @@ class CpuPolicy:
             entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
         return logprobs.gather(1, wanted[:, None])[:, 0], entropies
 
-    def _prompt(self, request: ScoreRequest, reply: int) -> tuple[int, ...] | None:
+    def prompt_of(self, request: ScoreRequest, reply: int) -> tuple[int, ...] | None:
         """The prompt as tokens; None if there is no room for the reply, or the chat template does not take it."""
         if reply >= self.context:
             return None
@@ -219,17 +269,26 @@ class CpuPolicy:
             return None
         return prompt if prompt and len(prompt) + reply <= self.context else None
 
-    def _score_together(self, prompt: tuple[int, ...], replies: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    def _score_together(self, prompt: Tokens, beginning: int, replies: list[Tokens]) -> list[tuple[float, ...]]:
         """The replies in one sequence, or each in its own if one gives no number there: it spreads to the others."""
-        together = self._score_prompt(prompt, replies)
+        together = self._score_prompt(prompt, beginning, replies)
         if len(replies) == 1 or all(math.isfinite(value) for values in together for value in values):
             return together
-        return [self._score_prompt(prompt, [reply])[0] for reply in replies]
+        return [self._score_prompt(prompt, beginning, [reply])[0] for reply in replies]
 
-    def _score_prompt(self, prompt: tuple[int, ...], replies: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        """One packed sequence: the prompt without its last token, then for each reply that token and the reply."""
+    def _score_prompt(self, prompt: Tokens, beginning: int, replies: list[Tokens]) -> list[tuple[float, ...]]:
+        values = self.read_replies(prompt, replies, beginning).logprobs
+        return [tuple(part.tolist()) for part in values.split_with_sizes([len(reply) for reply in replies])]
+
+    @torch.no_grad()
+    def read_replies(self, prompt: Tokens, replies: list[Tokens], beginning: int = 0) -> Likelihoods:
+        """One packed sequence: the prompt without its last token, then for each reply that token and the reply.
+
+        The first tokens of the prompt, its ``beginning``, are read once for many prompts.
+        """
         shared = len(prompt) - 1
-        tokens, positions, groups = list(prompt[:-1]), list(range(shared)), [0] * shared
+        tokens, positions = list(prompt[beginning:-1]), list(range(beginning, shared))
+        groups = [0] * len(tokens)
         targets: list[int] = []
         for number, reply in enumerate(replies, start=1):
             targets.extend(range(len(tokens) + 1, len(tokens) + 1 + len(reply)))
@@ -237,83 +296,22 @@ class CpuPolicy:
             positions += range(shared, shared + 1 + len(reply))
             groups += [number] * (1 + len(reply))
         group_ids = torch.tensor([groups])
-        likelihoods = self.likelihoods(
-            torch.tensor([tokens]),
-            torch.tensor([positions]),
-            Layout(group_ids, torch.zeros_like(group_ids)),
-            torch.tensor(targets),
-        )
-        values = likelihoods.logprobs.split_with_sizes([len(reply) for reply in replies])
-        return [tuple(part.tolist()) for part in values]
+        layout = Layout(group_ids, torch.zeros_like(group_ids), self.read({0: prompt[:beginning]} if beginning else {}))
+        return self.likelihoods(torch.tensor([tokens]), torch.tensor([positions]), layout, torch.tensor(targets))
 
 
-# Attention over a packed sequence
+def _unfit(directory: Path) -> BackendError:
+    return BackendError(
+        f"The checkpoint {directory} does not fit this model: use the --base-model and --lora-rank it was trained "
+        "with, or another --model name."
+    )
 
 
-class Block(NamedTuple):
-    """Rows of queries, and a range that contains all keys they may see."""
-
-    rows: slice
-    keys: slice
-
-
-class Layout:
-    """Who sees whom in one packed sequence, from ART's group and parent ids ([1, tokens] each).
-
-    ``still`` marks tokens that are seen, and through which no gradient goes.
-    """
-
-    def __init__(self, group_ids: Tensor, parent_ids: Tensor, still: Tensor | None = None) -> None:
-        self._still = None if still is None or not still.any() else still[:, None, :, None]
-        self.visible = visibility(group_ids, parent_ids)
-        self.blocks = _blocks(group_ids[0], parent_ids[0])
-        self._masks: dict[int, list[Tensor]] = {}
-
-    def masks(self, heads_per_key: int) -> list[Tensor]:
-        """Additive masks of the blocks, repeated for the query heads that share a key head."""
-        if heads_per_key not in self._masks:
-            parts = [self.visible[block.rows, block.keys] for block in self.blocks]
-            self._masks[heads_per_key] = [
-                torch.zeros(part.shape).masked_fill_(~part, float("-inf")).repeat(heads_per_key, 1)[None, None]
-                for part in parts
-            ]
-        return self._masks[heads_per_key]
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Query heads that share a key head are stacked on it, so that keys and values are not copied."""
-        rows, heads, _, size = query.shape
-        key_heads = key.shape[1]
-        if self._still is not None and torch.is_grad_enabled():
-            key, value = (torch.where(self._still, one.detach(), one) for one in (key, value))
-        parts = []
-        for block, mask in zip(self.blocks, self.masks(heads // key_heads), strict=True):
-            grouped = query[:, :, block.rows].reshape(rows, key_heads, -1, size)
-            attended = scaled_dot_product_attention(
-                grouped, key[:, :, block.keys], value[:, :, block.keys], attn_mask=mask, scale=scaling
-            )
-            parts.append(attended.reshape(rows, heads, -1, size).transpose(1, 2))
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-
-
-def visibility(group_ids: Tensor, parent_ids: Tensor) -> Tensor:
-    """ART's rule [tokens, tokens]: a token sees, up to itself, its own group and its parent's."""
-    groups, parents = group_ids[0], parent_ids[0]
-    seen = (groups[:, None] == groups[None, :]) | (parents[:, None] == groups[None, :])
-    return seen.tril()
-
-
-def _blocks(groups: Tensor, parents: Tensor) -> list[Block]:
-    """Prompt and replies of each cluster; one block of everything if a cluster is not contiguous."""
-    _, lengths = torch.unique_consecutive(parents, return_counts=True)
-    if len(lengths) != len(torch.unique(parents)):
-        return [Block(slice(0, len(groups)), slice(0, len(groups)))]
-    blocks, start = [], 0
-    for length in lengths.tolist():
-        stop = start + length
-        prompt = start + int((groups[start:stop] == parents[start:stop]).sum())
-        blocks += [Block(slice(start, prompt), slice(start, prompt)), Block(slice(prompt, stop), slice(start, stop))]
-        start = stop
-    return [block for block in blocks if block.rows.start < block.rows.stop]
+def _beginning(prompts: Sequence[Tokens]) -> int:
+    """How many first tokens the prompts share, if reading them once is worth it; never a whole prompt."""
+    if len(prompts) < 2:
+        return 0
+    return min(shared_beginning(prompts), min(map(len, prompts)) - 1)
 
 
 # LoRA with one matrix product instead of three; the gradients of the two factors equal those of PEFT's own layer

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,6 +33,8 @@ _BLOCK = 64
 """Reply tokens allocated at a time: little is unused, and old ones are seldom copied."""
 _WORTH_SHARING = 16
 """With fewer common tokens than this, reading them again is cheaper than reading them separately."""
+_ALIKE = 0.6
+"""Prompts that share less than this share of their tokens are read apart: they have little to gain from each other."""
 _PROMPTS_WORTH_KEEPING = 0.75
 """Prompts that no row continues are kept until only this share of them is in use: copying the others costs more."""
 _TOKENS_AT_ONCE = 4096
@@ -255,22 +258,30 @@ class PromptReader:
 
     def read(self, prompts: Sequence[Tokens], adapter: Path | None) -> tuple[Prompts, Tensor]:
         """Read distinct ``prompts``, all with one adapter. The hidden states are those of each last token."""
+        read: dict[int, tuple[list[Layer], Tensor]] = {}
+        for alike in that_begin_alike(prompts):
+            found = self._read_alike([prompts[index] for index in alike], adapter)
+            read |= dict(zip(alike, found, strict=True))
+        by_prompt = [read[index][0] for index in range(len(prompts))]
+        self._remember((adapter, prompts[-1]), by_prompt[-1])
+        return padded(by_prompt, prompts), torch.stack([read[index][1] for index in range(len(prompts))])
+
+    def _read_alike(self, prompts: Sequence[Tokens], adapter: Path | None) -> list[tuple[list[Layer], Tensor]]:
+        """The layers and the last hidden state of each of ``prompts``, whose common beginning is read once."""
         common = min(shared_beginning(prompts), min(len(prompt) for prompt in prompts) - 1)
         beginning = self._beginning(prompts[0][:common], adapter, alone=len(prompts) == 1)
         known = beginning[0][0].shape[2] if beginning else 0
-        by_prompt: list[list[Layer]] = [[] for _ in prompts]
-        last_hidden: list[Tensor] = [torch.empty(0)] * len(prompts)
+        found: dict[int, tuple[list[Layer], Tensor]] = {}
         for chosen in _in_chunks([len(prompt) - known for prompt in prompts]):
             layers, hidden = self._forward([prompts[index][known:] for index in chosen], beginning, known)
             for row, index in enumerate(chosen):
                 length = len(prompts[index]) - known
-                last_hidden[index] = hidden[row, length - 1]
-                by_prompt[index] = [
+                own = [
                     (_joined(beginning, at, 0, key, row, length), _joined(beginning, at, 1, value, row, length))
                     for at, (key, value) in enumerate(layers)
                 ]
-        self._remember((adapter, prompts[-1]), by_prompt[-1])
-        return padded(by_prompt, prompts), torch.stack(last_hidden)
+                found[index] = own, hidden[row, length - 1]
+        return [found[index] for index in range(len(prompts))]
 
     def bytes_per_token(self) -> int:
         """Memory for one token of one row; measured, since architectures name their sizes differently."""
@@ -321,6 +332,19 @@ def _in_chunks(lengths: Sequence[int]) -> list[list[int]]:
         else:
             chunks.append([index])
     return chunks
+
+
+def that_begin_alike(prompts: Sequence[Tokens]) -> list[list[int]]:
+    """Indices of ``prompts`` that share most of their tokens: hours of one day do, those of the next have others."""
+    ordered = sorted(range(len(prompts)), key=prompts.__getitem__)
+    clusters = [ordered[:1]]
+    for before, index in pairwise(ordered):
+        shared = shared_beginning([prompts[before], prompts[index]])
+        if shared >= _ALIKE * min(len(prompts[before]), len(prompts[index])):
+            clusters[-1].append(index)
+        else:
+            clusters.append([index])
+    return clusters
 
 
 def shared_beginning(sequences: Sequence[tuple[int, ...]]) -> int:

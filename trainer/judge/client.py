@@ -24,7 +24,8 @@ from urllib.parse import unquote, urlsplit
 from data_bridge.errors import ConfigurationError, HindsightError, JudgeError
 from data_bridge.quality import Reason
 from data_bridge.redaction import redact, register_secret
-from trainer.judge.prompt import CUT_OFF, SCHEMA, Prompt
+from trainer.judge.prompt import CUT_OFF, Prompt
+from trainer.judge.reply import schema
 from trainer.judge.text import clean, count_tokens
 from trainer.ledger.verdicts import CallResult
 
@@ -51,8 +52,7 @@ class JudgeReply:
 
     text: str
     fault: str | None
-    prompt_tokens: int
-    completion_tokens: int
+    used: Tokens
     tokens_estimated: bool
     latency_ms: float
 
@@ -63,6 +63,8 @@ class Tokens:
 
     prompt: int
     completion: int
+    cached: int = 0
+    """Of the prompt's, those that the provider's prefix cache served."""
 
 
 @dataclass(eq=False)
@@ -110,13 +112,13 @@ class Dialect:
     limit_name: str = "max_completion_tokens"
     temperature: float | None = 0.0
 
-    def fields(self, reply_tokens: int) -> dict[str, Any]:
+    def fields(self, reply_tokens: int, *, with_correction: bool = False) -> dict[str, Any]:
         """The request's fields besides model and messages."""
         fields: dict[str, Any] = {self.limit_name: reply_tokens}
         if self.temperature is not None:
             fields["temperature"] = self.temperature
         if self.structure is Structure.JSON_SCHEMA:
-            wanted = {"name": "scores", "strict": True, "schema": SCHEMA}
+            wanted = {"name": "scores", "strict": True, "schema": schema(with_correction=with_correction)}
             fields["response_format"] = {"type": "json_schema", "json_schema": wanted}
         elif self.structure is Structure.JSON_MODE:
             fields["response_format"] = {"type": "json_object"}
@@ -189,7 +191,8 @@ class Endpoint:
         from openai import APIConnectionError, APIStatusError
 
         messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
-        body = {"model": self._model, "messages": messages, **dialect.fields(self._reply_tokens)}
+        fields = dialect.fields(self._reply_tokens, with_correction=prompt.with_correction)
+        body = {"model": self._model, "messages": messages, **fields}
         try:
             async with asyncio.timeout(self._timeout):
                 # Not ``chat.completions.create``: its typed transformation of our plain fields costs milliseconds.
@@ -315,7 +318,7 @@ def _reply(body: str, prompt: Prompt, latency_ms: float) -> JudgeReply:
     elif choice.get("finish_reason") == "length":
         fault = CUT_OFF
     used = told or Tokens(count_tokens(prompt.system + prompt.user), count_tokens(text))
-    return JudgeReply(text, fault, used.prompt, used.completion, told is None, latency_ms)
+    return JudgeReply(text, fault, used, told is None, latency_ms)
 
 
 def _error_in_answer(error: Any, told: Tokens | None) -> CallFailed:
@@ -335,8 +338,16 @@ def _usage(used: Any) -> Tokens | None:
     counted = used.get("prompt_tokens"), used.get("completion_tokens")
     match counted:
         case (int(asked), int(answered)) if 0 <= asked <= _MAX_TOKENS and 0 <= answered <= _MAX_TOKENS:
-            return Tokens(asked, answered)
+            return Tokens(asked, answered, min(asked, _cached(used)))
     return None
+
+
+def _cached(used: dict[str, Any]) -> int:
+    """Tokens of the prompt that came from the prefix cache: OpenAI's name for it, DeepSeek's and Anthropic's."""
+    details = used.get("prompt_tokens_details")
+    told = [details.get("cached_tokens") if isinstance(details, dict) else None]
+    told += [used.get("prompt_cache_hit_tokens"), used.get("cache_read_input_tokens")]
+    return next((count for count in told if isinstance(count, int) and 0 < count <= _MAX_TOKENS), 0)
 
 
 def _was_sent(error: APIConnectionError) -> bool:

@@ -18,8 +18,11 @@ from data_bridge.errors import ConfigurationError
 from trainer.config.sections import JudgeCostSettings, JudgePriceSettings
 from trainer.progress import counted
 
-FIXED_TOKENS = 1_200
+FIXED_TOKENS = 1_300
 """Tokens of a prompt apart from the agents' text: the rubric, the rules for the reply and the outcomes."""
+
+SAMPLE_SHARE = 0.1
+"""Share of the groups that are always judged in two orders, to measure how far scores move between them."""
 
 REPLY_TOKENS = 600
 """Average tokens of one reply: eight explanations of two sentences."""
@@ -35,9 +38,13 @@ class Price:
 
     prompt: float
     completion: float
+    cached: float | None = None
+    """Of a prompt token that the provider's prefix cache served; None: as any other, so that nothing is too cheap."""
 
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
+    def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        cached = self.prompt if self.cached is None else self.cached
+        read = (prompt_tokens - cached_tokens) * self.prompt + cached_tokens * cached
+        return (read + completion_tokens * self.completion) / 1e6
 
 
 class _Listed(msgspec.Struct):
@@ -45,6 +52,7 @@ class _Listed(msgspec.Struct):
 
     input_cost_per_token: float | None = None
     output_cost_per_token: float | None = None
+    cache_read_input_token_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +65,21 @@ class CostEstimate:
     usd: float | None
     """None if the judge's price is not known."""
     is_llm: bool = True
+    least: float = 1.0
+    """The share of it that is paid if no group needs a further order but those that measure the judge."""
 
     def __str__(self) -> str:
         if not self.is_llm:
             return "offline judge: no calls, no cost"
         if self.calls == 0:
             return "nothing to judge: no calls, no cost"
-        tokens = f"{counted(self.calls, 'call')}, {counted(self.prompt_tokens + self.completion_tokens, 'token')}"
-        return f"{tokens}, price unknown (set JUDGE_PRICE)" if self.usd is None else f"{tokens}, about ${self.usd:.2f}"
+        said = f"{counted(self.calls, 'call')}, {counted(self.prompt_tokens + self.completion_tokens, 'token')}"
+        if self.least < 1:
+            said = f"at most {said}"
+        if self.usd is None:
+            return f"{said}, price unknown (set JUDGE_PRICE)"
+        said += f", about ${self.usd:.2f}"
+        return f"{said} (${self.usd * self.least:.2f} if one order settles the ranking)" if self.least < 1 else said
 
 
 def uses_llm(settings: JudgePriceSettings) -> bool:
@@ -82,10 +97,13 @@ def price_of(settings: JudgePriceSettings) -> Price | None:
     listed = _list_prices().get(model) or _list_prices().get(_DATED.sub("", model))
     if listed is None:
         return None
-    prompt, completion = (
-        round((usd or 0.0) * 1e6, 6) for usd in (listed.input_cost_per_token, listed.output_cost_per_token)
+    prompt, completion, cached = (
+        round((usd or 0.0) * 1e6, 6)
+        for usd in (listed.input_cost_per_token, listed.output_cost_per_token, listed.cache_read_input_token_cost)
     )
-    return Price(prompt, completion) if 0 < prompt < _WRONG_UNIT and 0 < completion < _WRONG_UNIT else None
+    if not (0 < prompt < _WRONG_UNIT and 0 < completion < _WRONG_UNIT):
+        return None
+    return Price(prompt, completion, cached if 0 < cached <= prompt else None)
 
 
 @cache
@@ -110,23 +128,32 @@ def is_priced(settings: JudgePriceSettings) -> bool:
 def estimate(groups: int, judge_tokens: int, settings: JudgeCostSettings) -> CostEstimate:
     """The cost of judging ``groups`` groups whose agents' text has ``judge_tokens`` tokens in total.
 
-    The text counts once for each order; a prompt is never longer than ``--judge-context``.
+    The text counts once for each pass and each order that may be asked for; a prompt is never longer than
+    ``--judge-context``.
     """
     if not uses_llm(settings):
         return CostEstimate(0, 0, 0, 0.0, is_llm=False)
     price = price_of(settings)
     if groups == 0:
         return CostEstimate(0, 0, 0, 0.0)
-    calls = groups * settings.judge_orders
+    times = settings.judge_orders * settings.judge_passes
+    calls = groups * times
     shown = min(groups * FIXED_TOKENS + judge_tokens, groups * settings.judge_context)
-    prompt, completion = shown * settings.judge_orders, calls * REPLY_TOKENS
-    return CostEstimate(calls, prompt, completion, None if price is None else price.cost(prompt, completion))
+    prompt, completion = shown * times, calls * REPLY_TOKENS
+    is_adaptive = settings.judge_order_rule == "adaptive" and settings.judge_orders > 1
+    least = (1 + SAMPLE_SHARE) / settings.judge_orders if is_adaptive else 1.0
+    return CostEstimate(
+        calls, prompt, completion, None if price is None else price.cost(prompt, completion), least=least
+    )
 
 
 def _parse_price(text: str) -> Price:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)\s*", text)
-    if match is None:
+    number = r"\s*(\d+(?:\.\d+)?)\s*"
+    match = re.fullmatch(f"{number}/{number}(?:/{number})?", text)
+    prices = [float(part) for part in match.groups() if part is not None] if match else []
+    if not prices or (len(prices) == 3 and prices[2] > prices[0]):
         raise ConfigurationError(
-            f"JUDGE_PRICE must be INPUT/OUTPUT dollars per million tokens, e.g. 0.25/2 (got {text!r})."
+            "JUDGE_PRICE must be INPUT/OUTPUT dollars per million tokens, e.g. 0.25/2, or INPUT/OUTPUT/CACHED "
+            f"(got {text!r})."
         )
-    return Price(float(match[1]), float(match[2]))
+    return Price(*prices)

@@ -13,14 +13,17 @@ from data_bridge.quality import Measured
 from data_bridge.redaction import redact
 from trainer.config.derived import judge_key
 from trainer.config.sections import JudgePriceSettings, JudgeSecrets, JudgeSettings
+from trainer.judge.adaptive import OrderRule
+from trainer.judge.calls import PaidCalls
 from trainer.judge.client import Endpoint
 from trainer.judge.cost import price_of, uses_llm
 from trainer.judge.limits import Budget, Limiter, Retry
 from trainer.judge.outcome import IDENTITY, OutcomeJudge, assess
 from trainer.judge.prompt import PROMPT_VERSION, load_rubric
 from trainer.judge.ruler import LlmJudge
+from trainer.ledger.order_decisions import MemoryDecisions, PostgresDecisions
 from trainer.ledger.verdicts import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
-from trainer.types import Judge, JudgeIdentity
+from trainer.types import TWO_PASSES, Judge, JudgeIdentity
 
 
 @asynccontextmanager
@@ -59,27 +62,40 @@ async def open_judge(
         )
         stack.push_async_callback(endpoint.close)
         shared = beside if isinstance(beside, LlmJudge) else None
-        yield LlmJudge(
-            identity=identity,
-            rubric=load_rubric(settings.rubric),
+        calls = PaidCalls(
             endpoint=endpoint,
             store=store,
-            orders=settings.judge_orders,
-            context_tokens=settings.judge_context,
             reply_tokens=settings.judge_reply_tokens,
             price=price_of(settings),
             budget=shared.budget if shared else Budget(settings.max_cost, spent=await store.spent()),
             limiter=shared.limiter if shared else Limiter(settings.judge_concurrency),
-            claims=shared.claims if shared else Limiter(2 * settings.judge_concurrency),
             retry=retry or Retry(attempts=settings.judge_attempts),
+        )
+        decisions = MemoryDecisions() if database is None else PostgresDecisions(database, run_id)
+        orders = OrderRule(settings.judge_orders, settings.judge_order_rule == "adaptive", decisions)
+        await orders.remember(identity)
+        yield LlmJudge(
+            identity=identity,
+            rubric=load_rubric(settings.rubric),
+            calls=calls,
+            store=store,
+            orders=orders,
+            context_tokens=settings.judge_context,
+            claims=shared.claims if shared else Limiter(2 * settings.judge_concurrency),
             purposes=settings.purposes,
             purpose=purpose,
+            passes=settings.judge_passes,
+            skips_equal=settings.judge_order_rule == "adaptive",
         )
 
 
 def refuse_unusable(settings: JudgeSettings, secrets: JudgeSecrets) -> None:
     """ConfigurationError for settings that are certain to fail, before anything is opened, played or paid for."""
     if not uses_llm(settings):
+        if settings.judge_passes == 2:
+            raise ConfigurationError(
+                "--judge-passes 2 needs an LLM: the offline judge knows nothing but the outcome; set JUDGE_MODEL."
+            )
         return
     identity_of(settings)
     _key(settings, secrets)
@@ -122,7 +138,7 @@ def identity_of(settings: JudgeSettings) -> JudgeIdentity:
         judge=settings.judge_model,
         rubric=rubric.name,
         rubric_version=rubric.version,
-        prompt_version=PROMPT_VERSION,
+        prompt_version=PROMPT_VERSION if settings.judge_passes == 1 else f"{PROMPT_VERSION}{TWO_PASSES}",
         is_llm=True,
     )
 
@@ -138,4 +154,5 @@ def describe(identity: JudgeIdentity) -> str:
     """The sentence about the judge in every report."""
     if not identity.is_llm:
         return "Judged offline by profit at the game's prices, risk and valid actions: a stand-in, not an LLM."
-    return f"Judged by {identity.judge} with the rubric {identity.rubric} (version {identity.rubric_version})."
+    passes = ", in two passes" if identity.has_two_passes else ""
+    return f"Judged by {identity.judge} with the rubric {identity.rubric} (version {identity.rubric_version}){passes}."

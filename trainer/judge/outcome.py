@@ -18,13 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+import msgspec
+
 from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes
 from data_bridge.quality import Reason, exclusion_of
 from data_bridge.stakes import Deed, net_stakes, readings_of
 from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import decides, view_of
 from trainer.ledger.verdicts import JudgedTrajectory, Judgement, JudgeQuestion, VerdictStore
-from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
+from trainer.progress import JudgeUsage
+from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
 IDENTITY = JudgeIdentity(judge="outcome", rubric="outcome", rubric_version="2", prompt_version="2", is_llm=False)
 
@@ -79,9 +82,10 @@ class OutcomeJudge:
             self.usage.count_failure(Reason.NO_PNL)
             return JudgeFailure(group, Reason.NO_PNL, f"of {left_out[0].trajectory_id}: {detail}")
         judged = replace(group, trajectories=tuple(member for member, _ in known))
+        whole, steps = scores([found for _, found in known]), scores_of_decisions(judged)
         verdicts = tuple(
-            Verdict(member.trajectory_id, score, 0.0, _explain(assessment))
-            for (member, assessment), score in zip(known, scores([found for _, found in known]), strict=True)
+            Verdict(member.trajectory_id, score, 0.0, _explain(assessment), steps=own)
+            for (member, assessment), score, own in zip(known, whole, steps, strict=True)
         )
         key = await self._store(judged, verdicts)
         self.usage.count_group(cached=False)
@@ -104,6 +108,31 @@ class OutcomeJudge:
 
     async def close(self) -> None:
         return
+
+
+def scores_of_decisions(group: Group) -> list[tuple[float, ...]]:
+    """Each member's decisions, scored among those of the same place in the hour; empty if one cannot be measured.
+
+    Members with a single decision have no other score than their whole.
+    """
+    nothing: list[tuple[float, ...]] = [() for _ in group.trajectories]
+    steps = [[one for one in row.steps if one.action is not None or one.llm_calls] for row in group.trajectories]
+    if max(map(len, steps), default=0) < 2:
+        return nothing
+    found: list[list[float]] = [[] for _ in steps]
+    for place in range(max(map(len, steps))):
+        there = [number for number, own in enumerate(steps) if place < len(own)]
+        alone = [
+            msgspec.structs.replace(group.trajectories[number], steps=[steps[number][place]], replayed_pnl=None)
+            for number in there
+        ]
+        assessed = [assess(one, group.outcomes) for one in alone]
+        measured = [one for one in assessed if one is not None]
+        if len(measured) < len(assessed):
+            return nothing
+        for number, score in zip(there, scores(measured), strict=True):
+            found[number].append(score)
+    return [tuple(own) for own in found]
 
 
 def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment | None:

@@ -1,8 +1,8 @@
 """The LLM judge: RULER with the ground truth.
 
-Each group is judged in several orders, each with new ids; the scores are matched by id, checked and averaged. If a
-reply cannot be used, the judge is told why and asked once more; a failed call is retried later. If that fails too, the
-result is a failure with its reason: there is no default score.
+Each group is judged in as many orders as it takes (``adaptive``), each with new ids; the scores are matched by id,
+checked and averaged. If a reply cannot be used, the judge is told why and asked once more; a failed call is retried
+later (``calls``). If that fails too, the result is a failure with its reason: there is no default score.
 
 One member's text can make a provider's filter, or the judge itself, refuse the whole group. Then ``offenders`` looks
 for it: those who are refused even alone are left out, and the others are judged. Each part is asked about as a group of
@@ -14,35 +14,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 import secrets
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import fmean
+from statistics import fmean, stdev
 
-from data_bridge.errors import HindsightError
 from data_bridge.models import DECISIONS
 from data_bridge.quality import Exclusion, Reason, exclusion_of
-from trainer.judge.client import CallFailed, Endpoint, JudgeReply
-from trainer.judge.cost import Price
-from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
+from trainer.judge.adaptive import OrderRule
+from trainer.judge.calls import Bill, PaidCalls
+from trainer.judge.client import Endpoint
+from trainer.judge.limits import Budget, Limiter
+from trainer.judge.luck import corrected, side_of
 from trainer.judge.offenders import AtFault, Members, NoVerdict, Search, Unanswered
-from trainer.judge.prompt import BadReply, FittedGroup, OverContext, Prompt, Rubric, fit, orders, parse
+from trainer.judge.prompt import FittedGroup, OverContext, Rubric, fit, orders
+from trainer.judge.reply import BadReply, Score, parse
 from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import GroupView, view_of
 from trainer.ledger.verdicts import (
     MAX_REPLIES,
-    Call,
     CallResult,
     JudgedTrajectory,
     Judgement,
     JudgeQuestion,
     VerdictStore,
 )
-from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, JudgeUsage, Verdict
+from trainer.progress import JudgeUsage
+from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -51,48 +51,53 @@ _POLL_SECONDS = 0.5  # while another process requests the verdict
 
 
 @dataclass(slots=True)
-class _Bill:
-    """What one group cost in this run."""
-
-    usd: float = 0.0
-
-
-@dataclass(slots=True)
 class LlmJudge:
     """Judges groups through ``endpoint``. Calls may be concurrent; created by ``open_judge``."""
 
     identity: JudgeIdentity
     rubric: Rubric
-    endpoint: Endpoint
+    calls: PaidCalls
     store: VerdictStore
-    orders: int
+    orders: OrderRule
     context_tokens: int
-    reply_tokens: int
-    price: Price | None
-    budget: Budget
-    limiter: Limiter
-    """Limits the calls in flight."""
     claims: Limiter
     """Limits the questions being prepared, asked or stored: enough that a free slot never waits for a prompt, but not
     all of them, so that another host finds unclaimed ones."""
-    retry: Retry
     purposes: tuple[str, ...] = DECISIONS
     """The purposes of the calls that make decisions."""
     purpose: str = ""
     """Part of the key: the same group under another purpose is judged again."""
-    usage: JudgeUsage = field(default_factory=JudgeUsage)
-    _stopped_by: HindsightError | None = None
+    passes: int = 1
+    """2: the judge first scores the decisions without the outcome, then with it."""
+    skips_equal: bool = False
+    """Whether a group whose members all did the same is left out unasked: it can teach nothing."""
     _is_answering: bool | None = None
     """Whether there was a usable reply since a group was last searched without any; None before the first of either."""
     _searching: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _undercount: float = 1.0
-    """The largest ratio so far of the endpoint's count of prompt tokens to our estimate."""
-    _chance: random.Random = field(default_factory=random.Random)
+
+    @property
+    def usage(self) -> JudgeUsage:
+        return self.calls.usage
+
+    @property
+    def budget(self) -> Budget:
+        return self.calls.budget
+
+    @property
+    def limiter(self) -> Limiter:
+        return self.calls.limiter
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self.calls.endpoint
 
     @without_faulty_rows(view_of)
     async def judge(self, group: Group) -> JudgedGroup | JudgeFailure:
         """One verdict per trajectory, or why there is none. Raises only errors that make all judging pointless."""
-        bill, rest, left_out = _Bill(), group, list[Exclusion]()
+        if self.skips_equal and view_of(group, self.purposes).is_uniform:
+            detail = "all members did the same on the same grounds, with the same result"
+            return JudgeFailure(group, Reason.EQUAL_DECISIONS, detail)
+        bill, rest, left_out = Bill(), group, list[Exclusion]()
         failure: NoVerdict | None = None
         while failure is None:
             may_search = all(one.reason is not Reason.JUDGE_FILTERED for one in left_out)
@@ -111,35 +116,46 @@ class LlmJudge:
         logger.info("window %s: no verdict on group %s: %s", group.window_id, group.group_id, failure.detail)
         return JudgeFailure(group, failure.reason, failure.detail, cost_usd=bill.usd)
 
-    async def _judge(self, group: Group, bill: _Bill, *, may_search: bool) -> JudgedGroup:
+    async def _judge(self, group: Group, bill: Bill, *, may_search: bool) -> JudgedGroup:
         """The verdict on all members of ``group``; AtFault names those without whom there may be one."""
-        view = view_of(group, self.purposes)
+        view = view_of(group, self.purposes, self.passes)
         key = view.key(self.identity, self.purpose)
         known = await self.store.load(key)
-        missing = [number for number in range(self.orders) if number not in known]
-        if missing:
-            if may_search and await self.store.is_unanswered(key):
-                await self._remember_offenders(view, bill)
-            try:
-                known |= await self._ask_missing(view, key, missing, bill)
-            except Unanswered as failure:
-                if may_search:
-                    await self._find_offenders(view, bill, failure)
-                raise
-        self.usage.count_group(cached=not missing)
+        asked = 0
+        async with self.orders.course(key, group.group_id, len(view.trajectories)) as course:
+            while wanted := await course.wanted(known):
+                known |= await self._ask_or_search(view, wanted, bill, may_search=may_search)
+                asked += len(wanted)
+        heard = [known[number] for number in range(self.orders.most) if number in known]
+        self.usage.count_group(cached=not asked)
+        if course.unasked is not None and course.unasked.order_number >= len(heard):
+            self.usage.count_unasked(course.unasked.reason, course.unasked.unasked)
         return JudgedGroup(
             group=group,
-            verdicts=_verdicts(view, [known[number] for number in range(self.orders)]),
+            verdicts=_verdicts(view, heard, course.order_sd(len(heard))),
             identity=self.identity,
             verdict_key=key,
             cost_usd=bill.usd,
-            cached=not missing,
+            cached=not asked,
         )
+
+    async def _ask_or_search(
+        self, view: GroupView, wanted: Sequence[int], bill: Bill, *, may_search: bool
+    ) -> dict[int, Judgement]:
+        """The judgements in these orders. If the judge refuses, and ``may_search``: AtFault, if it is somebody's."""
+        if may_search and await self._is_unanswered(view):
+            await self._remember_offenders(view, bill)
+        try:
+            return await self._ask_missing(view, wanted, bill)
+        except Unanswered as failure:
+            if may_search:
+                await self._find_offenders(view, bill, failure)
+            raise
 
     async def close(self) -> None:
         await self.endpoint.close()
 
-    async def _remember_offenders(self, view: GroupView, bill: _Bill) -> None:
+    async def _remember_offenders(self, view: GroupView, bill: Bill) -> None:
         """AtFault if an earlier process found out, at least in part, who is refused; returns if there is no telling.
 
         A judge that answered to no part of the group may have been at fault itself: it is asked again.
@@ -153,7 +169,7 @@ class LlmJudge:
         if search.answered and search.refused:
             raise AtFault(Reason.JUDGE_FILTERED, "the judge has refused to answer about it", search.refused)
 
-    async def _find_offenders(self, view: GroupView, bill: _Bill, failure: Unanswered) -> None:
+    async def _find_offenders(self, view: GroupView, bill: Bill, failure: Unanswered) -> None:
         """AtFault if some members of a refused group are refused alone and others are not; returns if it is all.
 
         A content filter refuses without pay. Otherwise, while a judge answers nothing at all, one group is searched.
@@ -173,36 +189,41 @@ class LlmJudge:
             raise AtFault(Reason.JUDGE_FILTERED, failure.detail, search.refused)
 
     async def _is_answered(
-        self, group: Group, bill: _Bill, members: Members, *, asks: bool, believes: bool = True
+        self, group: Group, bill: Bill, members: Members, *, asks: bool, believes: bool = True
     ) -> bool | None:
         """Whether the judge answers about these members of ``group`` by themselves; None if only asking would tell.
 
         An answer that is stored counts, a refusal only if it ``believes`` it.
         """
         part = replace(group, group_id=f"{group.group_id}/part", trajectories=tuple(members))
-        view = view_of(part, self.purposes)
+        view = view_of(part, self.purposes, self.passes)
         key = view.key(self.identity, self.purpose)
         if await self.store.load(key):
             return True
-        if believes and await self.store.is_unanswered(key):
+        if believes and await self._is_unanswered(view):
             return False
         if not asks:
             return None
         try:
-            await self._ask_missing(view, key, [0], bill)
+            await self._ask_missing(view, [0], bill)
         except Unanswered:
             return False
         return True
 
-    async def _ask_missing(
-        self, view: GroupView, key: str, missing: Sequence[int], bill: _Bill
-    ) -> dict[int, Judgement]:
+    async def _is_unanswered(self, view: GroupView) -> bool:
+        """Whether the judge has refused this question, in either pass."""
+        for shown in (view, view.blind):
+            if shown is not None and await self.store.is_unanswered(shown.key(self.identity, self.purpose)):
+                return True
+        return False
+
+    async def _ask_missing(self, view: GroupView, missing: Sequence[int], bill: Bill) -> dict[int, Judgement]:
         """The judgements in the ``missing`` orders. A prompt that the endpoint finds too long is shortened; if that
         does not help, the longest member is at fault."""
         fitted = self._fit(view, self.context_tokens)
         for _ in range(_LENGTHS):
             try:
-                return await self._ask_orders(view, key, missing, fitted, bill)
+                return await self._ask_orders(view, missing, fitted, bill)
             except NoVerdict as failure:
                 if failure.reason is not Reason.OVER_CONTEXT:
                     raise
@@ -227,26 +248,41 @@ class LlmJudge:
         return fitted
 
     async def _ask_orders(
-        self, view: GroupView, key: str, missing: Sequence[int], fitted: FittedGroup, bill: _Bill
+        self, view: GroupView, missing: Sequence[int], fitted: FittedGroup, bill: Bill
     ) -> dict[int, Judgement]:
-        # Not from ``key``: under another purpose exactly the same question is asked again.
-        listings = orders(len(view.trajectories), self.orders, view.key(self.identity))
+        blind = None if view.blind is None else self._fit(view.blind, fitted.prompt_tokens)
         # Wait for all orders, even if one of them fails: their calls are paid for.
-        where = (view.group.window_id, view.group.group_id)
         heard = await asyncio.gather(
-            *(
-                self._settle(JudgeQuestion(key, number, *where, self.identity), fitted, listings[number], bill)
-                for number in missing
-            ),
-            return_exceptions=True,
+            *(self._ask_order(number, fitted, blind, bill) for number in missing), return_exceptions=True
         )
         failed = [result for result in heard if isinstance(result, BaseException)]
         for failure in sorted(failed, key=lambda failure: isinstance(failure, NoVerdict)):
             raise failure
         return {number: result for number, result in zip(missing, heard, strict=True) if isinstance(result, Judgement)}
 
-    async def _settle(self, question: JudgeQuestion, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
-        """Ask, unless another process is asking: then wait for its verdict, or for its claim to expire."""
+    async def _ask_order(self, number: int, fitted: FittedGroup, blind: FittedGroup | None, bill: Bill) -> Judgement:
+        """The judgement in one order; in two passes first without the outcome, and each of them paid for once."""
+        if blind is None:
+            return await self._settle(self._question(fitted.view, number), fitted, None, bill)
+        before = await self._settle(self._question(blind.view, number), blind, None, bill)
+        scores = sorted(before.scores, key=lambda scored: (scored.content, scored.trajectory_id))
+        by_id = {
+            shown.trajectory.trajectory_id: scored.score
+            for shown, scored in zip(blind.view.trajectories, scores, strict=True)
+        }
+        return await self._settle(self._question(fitted.view, number), fitted, by_id, bill)
+
+    def _question(self, view: GroupView, number: int) -> JudgeQuestion:
+        where = (view.group.window_id, view.group.group_id)
+        return JudgeQuestion(view.key(self.identity, self.purpose), number, *where, self.identity, view.is_blind)
+
+    async def _settle(
+        self, question: JudgeQuestion, fitted: FittedGroup, blind: Mapping[str, float] | None, bill: Bill
+    ) -> Judgement:
+        """Ask, unless another process is asking: then wait for its verdict, or for its claim to expire.
+
+        ``blind`` has the scores of the first pass by trajectory, if this is the second.
+        """
         while True:
             async with self.claims.slot():
                 is_ours, known = await self.store.claim(question)
@@ -254,45 +290,38 @@ class LlmJudge:
                     if known is not None:
                         return known
                     if is_ours:
-                        return await self._ask(question, fitted, listing, bill)
+                        return await self._ask(question, fitted, blind, bill)
                 finally:
                     if is_ours:
                         await self.store.release(question)
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _ask(self, question: JudgeQuestion, fitted: FittedGroup, listing: list[int], bill: _Bill) -> Judgement:
+    async def _ask(
+        self, question: JudgeQuestion, fitted: FittedGroup, blind: Mapping[str, float] | None, bill: Bill
+    ) -> Judgement:
+        # Not from the verdict's key: under another purpose exactly the same question is asked again.
+        view = fitted.view
+        listing = orders(len(view.trajectories), self.orders.most, view.key(self.identity))[question.order_number]
         fault: str | None = None
         for _ in range(MAX_REPLIES):
             asked = fitted.prompt(listing, secrets.token_bytes(16), fault)
-            answer = await self._answer(question, asked, fitted, bill)
-            cost = self._cost(answer.prompt_tokens, answer.completion_tokens)
-            call = Call(
-                CallResult.OK,
-                asked.prompt_hash,
-                answer.latency_ms,
-                prompt_tokens=answer.prompt_tokens,
-                completion_tokens=answer.completion_tokens,
-                tokens_estimated=answer.tokens_estimated,
-                cost_usd=cost,
-            )
+            answer = await self.calls.answer(question, asked, bill)
+            call = self.calls.record_of(asked, answer)
             try:
                 if answer.fault is not None:
                     raise BadReply(answer.fault)
-                scores = parse(answer.text, asked.ids)
+                scores = parse(answer.text, asked.ids, with_correction=asked.with_correction)
             except BadReply as bad:
                 fault = str(bad)
                 await self.store.record_call(question, replace(call, result=CallResult.BAD_REPLY, fault=fault))
                 continue
-            judged = tuple(
-                JudgedTrajectory(view.digest, view.trajectory.trajectory_id, score.score, score.explanation)
-                for view, score in zip(fitted.view.trajectories, scores, strict=True)
-            )
             judgement = Judgement(
-                scores=judged,
+                scores=_scored(view, scores, blind),
                 prompt_hash=asked.prompt_hash,
-                prompt_tokens=answer.prompt_tokens,
-                completion_tokens=answer.completion_tokens,
-                cost_usd=cost,
+                prompt_tokens=call.prompt_tokens,
+                completion_tokens=call.completion_tokens,
+                cached_tokens=call.cached_tokens,
+                cost_usd=call.cost_usd,
                 characters_cut=fitted.characters_cut,
             )
             await self.store.store(question, judgement, call)
@@ -300,77 +329,29 @@ class LlmJudge:
             return judgement
         raise Unanswered(Reason.JUDGE_BAD_REPLY, f"the judge's reply could not be used: {fault}")
 
-    async def _answer(self, question: JudgeQuestion, asked: Prompt, fitted: FittedGroup, bill: _Bill) -> JudgeReply:
-        """The endpoint's answer, after as many attempts as the rule allows. Every failed call is recorded here."""
-        failures = 0
-        while True:
-            started = float("inf")
-            try:
-                async with self.limiter.slot(), self.budget.set_aside(self._worst_case(fitted)):
-                    if self._stopped_by is not None:
-                        raise self._stopped_by
-                    started = time.monotonic()
-                    answer = await self.endpoint.send(asked)
-                    self._book(answer.prompt_tokens, answer.completion_tokens, bill)
-                    self._undercount = max(self._undercount, answer.prompt_tokens / fitted.prompt_tokens)
-                    self.limiter.answered()
-                return answer
-            except asyncio.CancelledError:
-                if started < float("inf"):
-                    given_up = CallFailed(CallResult.TIMEOUT, "given up before the answer came", may_be_billed=True)
-                    given_up.latency_ms = (time.monotonic() - started) * 1000
-                    await asyncio.shield(self._record_failure(question, asked, fitted, given_up, bill))
-                raise
-            except OverBudget:
-                detail = f"one more call could exceed --max-cost {self.budget.ceiling:g} dollars"
-                raise NoVerdict(Reason.OVER_BUDGET, detail) from None
-            except CallFailed as failure:
-                # First what the calls that wait for this slot must know, then the slower recording.
-                self._stopped_by = self._stopped_by or failure.fatal
-                if failure.result is CallResult.BUSY:
-                    self.limiter.busy(started)
-                await self._record_failure(question, asked, fitted, failure, bill)
-                if failure.fatal is not None:
-                    raise failure.fatal from failure
-                if failure.result is CallResult.FILTERED and failure.reason is not None:
-                    raise Unanswered(failure.reason, failure.fault) from failure
-                if failure.reason is not None:
-                    raise NoVerdict(failure.reason, failure.fault) from failure
-                if failure.again:
-                    continue
-                failures += 1
-                if failures >= self.retry.attempts:
-                    detail = f"no answer after {failures} attempt{'s' if failures != 1 else ''}: {failure.fault}"
-                    raise NoVerdict(Reason.JUDGE_UNAVAILABLE, detail) from failure
-                await asyncio.sleep(self.retry.delay(failures, failure.retry_after, self._chance))
 
-    async def _record_failure(
-        self, question: JudgeQuestion, asked: Prompt, fitted: FittedGroup, failure: CallFailed, bill: _Bill
-    ) -> None:
-        """Record a failed call. If it may be billed and the endpoint reports no usage, our estimate counts."""
-        call = Call(failure.result, asked.prompt_hash, failure.latency_ms, fault=failure.fault)
-        if failure.used is not None:
-            call = replace(call, prompt_tokens=failure.used.prompt, completion_tokens=failure.used.completion)
-        elif failure.may_be_billed:
-            call = replace(call, prompt_tokens=fitted.prompt_tokens, tokens_estimated=True)
-        call = replace(call, cost_usd=self._cost(call.prompt_tokens, call.completion_tokens))
-        self._book(call.prompt_tokens, call.completion_tokens, bill)
-        await self.store.record_call(question, call)
-
-    def _book(self, prompt_tokens: int, completion_tokens: int, bill: _Bill) -> None:
-        usd = self._cost(prompt_tokens, completion_tokens)
-        bill.usd += usd
-        self.budget.pay(usd)
-        self.usage.count_call(prompt_tokens, completion_tokens, usd)
-
-    def _worst_case(self, fitted: FittedGroup) -> float:
-        return self._cost(math.ceil(fitted.prompt_tokens * self._undercount), self.reply_tokens)
-
-    def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        return 0.0 if self.price is None else self.price.cost(prompt_tokens, completion_tokens)
+def _scored(
+    view: GroupView, scores: Sequence[Score], blind: Mapping[str, float] | None
+) -> tuple[JudgedTrajectory, ...]:
+    """What is stored of one order; ``blind`` are the scores of the first of two passes."""
+    one_pass = tuple(
+        JudgedTrajectory(shown.digest, shown.trajectory.trajectory_id, score.score, score.explanation)
+        for shown, score in zip(view.trajectories, scores, strict=True)
+    )
+    if blind is None:
+        return one_pass
+    before = [blind[one.trajectory_id] for one in one_pass]
+    corrections = [score.correction or 0.0 for score in scores]
+    sides = [side_of(shown.trajectory, view.group.outcomes) for shown in view.trajectories]
+    return tuple(
+        replace(one, score=trained, blind=first, hindsight=one.score, correction=correction)
+        for one, trained, first, correction in zip(
+            one_pass, corrected(before, corrections, sides), before, corrections, strict=True
+        )
+    )
 
 
-def _verdicts(view: GroupView, judgements: Sequence[Judgement]) -> tuple[Verdict, ...]:
+def _verdicts(view: GroupView, judgements: Sequence[Judgement], order_sd: float | None) -> tuple[Verdict, ...]:
     """Average over the orders, by content: stored scores may belong to the same content with other trajectory ids."""
     columns = [
         sorted(judgement.scores, key=lambda scored: (scored.content, scored.trajectory_id)) for judgement in judgements
@@ -383,7 +364,13 @@ def _verdicts(view: GroupView, judgements: Sequence[Judgement]) -> tuple[Verdict
         found[shown.trajectory.trajectory_id] = Verdict(
             trajectory_id=shown.trajectory.trajectory_id,
             score=fmean(scores),
-            uncertainty=(max(scores) - min(scores)) / 2,
+            uncertainty=stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else order_sd or 0.0,
             explanation="\n".join(explanations),
+            luck=_luck(heard),
         )
     return tuple(found[trajectory.trajectory_id] for trajectory in view.group.trajectories)
+
+
+def _luck(heard: Sequence[JudgedTrajectory]) -> float | None:
+    found = [one.hindsight - one.blind for one in heard if one.hindsight is not None and one.blind is not None]
+    return fmean(found) if found else None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from data_bridge.models import DECISIONS, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step, StockOutcome
@@ -44,6 +44,8 @@ class TrajectoryView:
     whole: str
     """The whole trajectory, nothing shortened."""
     digest: str
+    deed: str
+    """Digest of what it saw, said and did and what came of it, without what it claims of its books."""
 
     def shown(self, texts: Sequence[str]) -> str:
         """The trajectory as escaped JSON, with these texts in place of its own."""
@@ -59,7 +61,19 @@ class GroupView:
 
     group: Group
     ground_truth: str
+    """Empty in the first of two passes, which does not show what happened afterwards."""
     trajectories: tuple[TrajectoryView, ...]
+    blind: GroupView | None = None
+    """The same group as the first of two passes shows it; None for a judge of one pass."""
+
+    @property
+    def is_blind(self) -> bool:
+        return not self.ground_truth
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all members did the same on the same grounds with the same result: then nothing tells them apart."""
+        return len({view.deed for view in self.trajectories}) == 1
 
     def key(self, identity: JudgeIdentity, purpose: str = "") -> str:
         """The key of a verdict on this group, together with the number of the order."""
@@ -69,11 +83,22 @@ class GroupView:
         return _digest("\x1f".join(parts))
 
 
-def view_of(group: Group, purposes: Collection[str] = DECISIONS) -> GroupView:
-    """The group as the judge sees it; ``purposes`` are those of the calls that make decisions, and are trained."""
-    views = [_trajectory_view(trajectory, group.outcomes, purposes) for trajectory in group.trajectories]
+def view_of(group: Group, purposes: Collection[str] = DECISIONS, passes: int = 1) -> GroupView:
+    """The group as the judge sees it; ``purposes`` are those of the calls that make decisions, and are trained.
+
+    With two ``passes`` it has a second view, in which no field tells what happened afterwards.
+    """
+    blind = None if passes == 1 else _group_view(group, purposes, "", MarketOutcomes(), is_blind=True)
+    view = _group_view(group, purposes, encode(_ground_truth(group)), group.outcomes, is_blind=False)
+    return replace(view, blind=blind)
+
+
+def _group_view(
+    group: Group, purposes: Collection[str], truth: str, outcomes: MarketOutcomes, *, is_blind: bool
+) -> GroupView:
+    views = [_trajectory_view(one, outcomes, purposes, is_blind=is_blind) for one in group.trajectories]
     views.sort(key=lambda view: (view.digest, view.trajectory.trajectory_id))
-    return GroupView(group=group, ground_truth=encode(_ground_truth(group)), trajectories=tuple(views))
+    return GroupView(group=group, ground_truth=truth, trajectories=tuple(views))
 
 
 def decides(step: Step) -> bool:
@@ -87,18 +112,23 @@ def _calls_shown(step: Step, purposes: Collection[str]) -> list[LLMCall]:
 
 
 def _trajectory_view(
-    trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
+    trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str], *, is_blind: bool
 ) -> TrajectoryView:
     fields: dict[str, list[str]] = {}
     books = {"starting_balance": trajectory.starting_balance}
-    if trajectory.replayed_pnl is None:
+    if trajectory.replayed_pnl is None and not is_blind:
         books["profit_in_this_window"] = trajectory.window_pnl
+        books["profit_percent_of_balance"] = _percent(trajectory.window_pnl, trajectory.starting_balance)
     fields["claimed"] = [_claims(books)]
-    result = _result(trajectory, outcomes)
+    result = {} if is_blind else _result(trajectory, outcomes)
     if result:
         fields["result"] = [encode(result)]
-    steps = [_object(_step_fields(step, trajectory, outcomes, purposes)) for step in trajectory.steps if decides(step)]
-    fields["steps"] = ["[", *_joined(steps), "]"]
+    steps = [
+        _step_fields(step, trajectory, outcomes, purposes, is_blind=is_blind)
+        for step in trajectory.steps
+        if decides(step)
+    ]
+    fields["steps"] = ["[", *_joined([_object(step) for step in steps]), "]"]
     texts: list[str] = []
     around: list[list[str]] = [[]]
     for piece in _object(fields):
@@ -107,16 +137,34 @@ def _trajectory_view(
             around.append([])
         else:
             around[-1].append(piece)
-    view = TrajectoryView(trajectory, tuple(texts), tuple("".join(parts) for parts in around), "", "")
+    view = TrajectoryView(trajectory, tuple(texts), tuple("".join(parts) for parts in around), "", "", "")
     whole = view.shown(texts)
     digest = _digest(f"{trajectory.content_hash}\x1f{whole}")
-    return TrajectoryView(trajectory, view.texts, view.around, whole, digest)
+    return replace(view, whole=whole, digest=digest, deed=_deed(trajectory, outcomes, fields, steps, whole))
+
+
+def _deed(
+    trajectory: AgentTrajectory,
+    outcomes: MarketOutcomes,
+    fields: dict[str, list[str]],
+    steps: Sequence[dict[str, list[str]]],
+    whole: str,
+) -> str:
+    """What is left without the claims. An amount of money is another decision for another balance: then all counts."""
+    readings = readings_of(trajectory.actions, outcomes)
+    if any(reading.stake is not None and reading.stake.share is None for reading in readings):
+        return _digest(whole)
+    bare = [_object({name: value for name, value in step.items() if name != "claimed"}) for step in steps]
+    return _digest("".join([*fields.get("result", ()), *_joined(bare)]))
 
 
 def _result(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> dict[str, float]:
     """What the hour earned by the game's own prices, where that follows from the decisions alone."""
     if trajectory.replayed_pnl is not None:
-        return {"profit_in_this_window": trajectory.replayed_pnl}
+        share = _percent(trajectory.replayed_pnl, trajectory.starting_balance)
+        return {"profit_in_this_window": trajectory.replayed_pnl} | (
+            {} if share is None else {"profit_percent_of_balance": share}
+        )
     readings = readings_of(trajectory.actions, outcomes)
     if not all(reading.deed in (Deed.STAKE, Deed.NO_TRADE, Deed.FAILED) for reading in readings):
         return {}
@@ -127,8 +175,13 @@ def _result(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> dict[str, 
     return {"profit_percent_of_balance": 100 * sum((stake.share or 0.0) * stake.gain for stake in held)}
 
 
+def _percent(money: float | None, balance: float | None) -> float | None:
+    """A profit as a share of the balance: dollars alone say who is rich. Replies to one decision have one balance."""
+    return None if money is None or balance is None or balance <= 0 else 100 * money / balance
+
+
 def _step_fields(
-    step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
+    step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str], *, is_blind: bool
 ) -> dict[str, list[str]]:
     fields: dict[str, list[str]] = {}
     calls = _calls_shown(step, purposes)
@@ -156,7 +209,7 @@ def _step_fields(
         fields["failed"] = [encode("no action came of it")]
     elif action.failure is not None:
         fields["failed"] = [encode(action.failure)]
-    elif (result := read_action(action, outcomes).result) is not None:
+    elif not is_blind and (result := read_action(action, outcomes).result) is not None:
         fields["result"] = [encode(result)]
     return fields
 

@@ -1,10 +1,14 @@
 """All durable state: the only room with SQL on schema ``hindsight``, and what makes things happen exactly once.
 
 ``states`` has the states and their legal transitions as data, checked before a state changes. ``runs`` stores runs,
-planned windows and exclusions; ``verdicts`` what the judge was paid for, ``scores`` what it said of whom; ``batches``
-each gradient step, with the game's own rows in the same transaction; ``checkpoints`` and ``releases`` what was trained
-and what agents were given; ``evaluations`` and ``certificates`` the evidence. ``model_lock`` and ``periods`` say which
-process may work, with leases and a fencing token; ``clock`` says what time it is. ``simulation`` stores the simulated
-market, ``run_folder`` mirrors a run for people, and ``lineage`` traces a checkpoint to its windows and back. Code that
-only displays data reads through ``read``.
+planned windows and exclusions; ``verdicts`` what the judge was paid for, ``order_decisions`` what it was not asked and
+why, ``scores`` what it said of whom; ``batches`` each gradient step, with the game's own rows in the same transaction,
+``batch_records`` what a batch consists of, ``rewards`` how its advantages came about, ``replays`` which groups may be
+trained again, and ``observations`` what went wrong in them; ``checkpoints`` and ``releases`` what was trained and what
+agents were given; ``evaluations`` and ``certificates`` the evidence. ``model_lock`` and ``periods`` say which process
+may work, with leases and a fencing token; ``clock`` says what time it is. ``events`` are what happened, for those who
+watch; ``commands`` what was asked of any host, ``audit`` who asked, ``ingest_keys`` who may send rows,
+``rewards_asked`` scores on demand, ``forget`` one agent. ``simulation`` stores the simulated market, ``run_folder``
+mirrors a run for people, and ``lineage`` traces a checkpoint to its windows and back. Code that only displays data
+reads through ``read``.
 """

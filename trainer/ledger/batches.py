@@ -6,8 +6,8 @@ game's own rows are written together or not at all. Every write checks the model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,11 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.game_writes import GroupVerdicts, TrainedBatch, mark_trained, unmark_trained
 from data_bridge.quality import Exclusion
+from trainer.ledger.batch_records import BatchRecord
+from trainer.ledger.events import EventKind, tell
 from trainer.ledger.model_lock import ModelLock, check_held
+from trainer.ledger.replays import forget_groups, remember_groups
+from trainer.ledger.rewards import running_means, store_history
 from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.states import LASTING_REASONS, BatchState, WindowState, move, move_windows
 from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
@@ -80,24 +84,28 @@ class BatchLedger:
             await check_held(connection, lock)
             await connection.execute(
                 "INSERT INTO hindsight.batches (batch_id, run_id, model, number, policy_step, state, groups,"
-                " exclusions, trainable_tokens, metrics, settings)"
-                " VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb,"
+                " exclusions, trainable_tokens, metrics, credit_rule, settings)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb, $11::jsonb,"
                 " (SELECT settings FROM hindsight.runs WHERE run_id = $2))",
                 *(record.batch_id, record.run_id, record.model, record.number, record.policy_step),
                 *(BatchState.PREPARED.value, as_json(record.groups), as_json(record.exclusions)),
                 *(record.trainable_tokens, as_json(record.known_metrics)),
+                None if record.history is None else as_json(record.history.rule),
             )
             await connection.executemany(
                 "INSERT INTO hindsight.batch_trajectories (batch_id, trajectory_id, model, agent_id, window_id,"
-                " group_id, verdict_key, score, has_tokens) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                " group_id, verdict_key, score, has_tokens, use) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
                 [
                     (
                         *(record.batch_id, verdict.trajectory_id, record.model, agent_id, group.window_id),
                         *(group.group_id, group.verdict_key, verdict.score, verdict.trajectory_id not in gone),
+                        group.use,
                     )
                     for group, agent_id, verdict in record.members()
                 ],
             )
+            if record.history is not None:
+                await store_history(connection, record.batch_id, record.history.members)
 
     async def batch_submitted(self, lock: ModelLock, batch_id: str, receipt: str) -> None:
         """Store the backend's newest receipt, before its job is followed."""
@@ -124,22 +132,29 @@ class BatchLedger:
             )
             await self._replace_exclusions(connection, record)
             await move_windows(connection, record.run_id, record.window_ids, WindowState.TRAINED)
+            await remember_groups(connection, record, point.step)
             await write_game_rows(connection, record, result)
-        self.folder(record.run_id).exclusions(record.exclusions)
+            await tell(
+                *(connection, EventKind.STEP, {"step": point.step, **_numbers(metrics)}),
+                model=point.model,
+                run_id=record.run_id,
+            )
+        self.folder(record.run_id).exclusions(_of_fresh(record))
         self.folder(record.run_id).append("metrics.jsonl", [{"batch": record.batch_id, **metrics}])
 
     async def _replace_exclusions(self, connection: Any, record: BatchRecord) -> None:
         """Delete exclusions from before a restart (judge failure, no tokens) of trajectories that are now members.
 
-        A row that was found at fault stays excluded, whatever its backend reports.
+        A row that was found at fault stays excluded, whatever its backend reports. What a replay leaves out is said in
+        the batch alone: the row was used before.
         """
         await connection.execute(
             "DELETE FROM hindsight.exclusions WHERE run_id = $1 AND trajectory_id = ANY($2::text[])"
             " AND reason <> ALL($3::text[])",
-            *(record.run_id, [verdict.trajectory_id for _, _, verdict in record.members()]),
+            *(record.run_id, [one.trajectory_id for group in record.fresh for one in group.verdicts]),
             [reason.value for reason in LASTING_REASONS],
         )
-        await exclude_rows(connection, record.run_id, record.exclusions)
+        await exclude_rows(connection, record.run_id, _of_fresh(record))
 
     async def batch_failed(self, lock: ModelLock, batch_id: str, error: str) -> None:
         """The backend does not have the batch: its trajectories are free for another one."""
@@ -162,15 +177,21 @@ class BatchLedger:
                 await move(connection, row["batch_id"], BatchState.LOST, "error = 'its checkpoint was lost'")
                 freed = await connection.fetch(
                     "UPDATE hindsight.batch_trajectories SET released = true WHERE batch_id = $1"
-                    " RETURNING window_id, trajectory_id",
+                    " RETURNING window_id, trajectory_id, use",
                     row["batch_id"],
                 )
+                freed = [one for one in freed if one["use"] == 1]  # what was replayed is in its first batch still
+                await forget_groups(connection, row["batch_id"])
                 await connection.execute(
                     "UPDATE hindsight.windows SET state = $3 WHERE run_id = $1 AND window_id = ANY($2::text[])",
                     *(row["run_id"], list({one["window_id"] for one in freed}), WindowState.PLANNED.value),
                 )
                 await unmark_trained(connection, row["batch_id"], [one["trajectory_id"] for one in freed])
         return sorted(row["step"] for row in rows)
+
+    async def running_means(self, model: str) -> tuple[dict[str, float], float]:
+        """The mean score of each agent or role with a baseline, and of all, over what was trained last."""
+        return await running_means(self._pool, model)
 
     async def unfinished_batch(self, model: str) -> BatchRecord | None:
         """The batch that a dead process left prepared or submitted, if any."""
@@ -221,53 +242,23 @@ async def exclude_rows(connection: Any, run_id: str, exclusions: Iterable[Exclus
         )
 
 
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
 def as_json(value: Any) -> str:
     """jsonb has no NaN: msgspec writes it as null."""
     return msgspec.json.encode(value).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """One judged group of a batch; ``agent_ids`` and ``verdicts`` are in the same order."""
-
-    group_id: str
-    window_id: str
-    agent_ids: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
-    identity: JudgeIdentity
-    verdict_key: str
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
-    """A row of ``hindsight.batches``."""
-
-    batch_id: str
-    run_id: str
-    model: str
-    number: int
-    policy_step: int
-    groups: tuple[GroupRecord, ...]
-    exclusions: tuple[Exclusion, ...]
-    """Members whose own tokens are not trained; they still set their group's mean."""
-    trainable_tokens: int
-    job_id: str | None = None
-    known_metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Metrics of the batch before it is trained."""
-
-    @property
-    def window_ids(self) -> list[str]:
-        return sorted({group.window_id for group in self.groups})
-
-    def members(self) -> Iterator[tuple[GroupRecord, str, Verdict]]:
-        """(group, agent, verdict) of every trajectory in the batch."""
-        for group in self.groups:
-            for agent_id, verdict in zip(group.agent_ids, group.verdicts, strict=True):
-                yield group, agent_id, verdict
-
-
-def decode_groups(text: str) -> tuple[GroupRecord, ...]:
-    return msgspec.json.decode(text, type=tuple[GroupRecord, ...])
+def _of_fresh(record: BatchRecord) -> list[Exclusion]:
+    """The exclusions of members that are not replayed."""
+    fresh = {one.trajectory_id for group in record.fresh for one in group.verdicts}
+    return [one for one in record.exclusions if one.trajectory_id in fresh]
 
 
 def game_verdicts(
@@ -300,7 +291,7 @@ async def write_game_rows(connection: Any, record: BatchRecord, result: StepResu
         record.batch_id,
     )
     point = result.checkpoint
-    groups = [game_verdicts(one.group_id, one.verdicts, one.identity, one.verdict_key) for one in record.groups]
+    groups = [game_verdicts(one.group_id, one.verdicts, one.identity, one.verdict_key) for one in record.fresh]
     loss = result.metrics.get("loss")
     await mark_trained(
         connection, TrainedBatch(record.batch_id, point.base_model, point.name, loss, **times, groups=groups)

@@ -11,6 +11,7 @@ from typing import Any
 from data_bridge.database import Database
 from data_bridge.window_ids import end_of
 from trainer.evidence import Evaluation, GateDecision, Look, Ruling, from_json, to_json
+from trainer.ledger.events import EventKind, tell
 from trainer.ledger.states import WindowState
 from trainer.types import Release
 
@@ -96,6 +97,10 @@ async def keep_ruling(source: Any, evaluation: Evaluation, decision: GateDecisio
         *(evaluation.evaluation_id, decision.ruling.value, list(decision.reasons), decision.expected_gain),
         *(None if look is None else look.number, None if look is None else look.harm_chance),
     )
+    candidate = evaluation.candidate
+    said = {"release": candidate.name, "step": candidate.step, "ruling": decision.ruling.value}
+    data = {**said, "reason": decision.sentence}
+    await tell(source, EventKind.RULING, data, model=evaluation.model, run_id=evaluation.run_id)
 
 
 async def latest_evaluation(

@@ -17,7 +17,7 @@ from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from data_bridge.quality import Reason
 from data_bridge.window_ids import normalise
-from trainer.ledger.batches import GroupRecord, decode_groups
+from trainer.ledger.batch_records import GroupRecord, decode_groups
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.types import Checkpoint
 
@@ -34,6 +34,10 @@ class TrainedTrajectory:
     has_tokens: bool
     """False for a member that only set its group's mean."""
     content_hash: str | None
+    steps: tuple[float, ...] = ()
+    """The score of each decision, where the judge gave one."""
+    luck: float | None = None
+    """How much higher the judge scored it when it knew the outcome; known after two passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class TrainedGroup:
     prompt_hashes: tuple[str, ...]
     verdict_key: str
     trajectories: tuple[TrainedTrajectory, ...]
+    use: int = 1
+    """More than 1: the step trained it again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The lock is a row with a lease and a heartbeat: it works through a pooler in tra
 advisory lock does not. The heartbeat of a dead holder stops and its lease expires within ``LEASE``; on the same
 host the next trainer sees that the process is gone and takes over immediately. The token is a fence: every durable
 write of the ledger checks it, so that a trainer that was suspended while another took over can write nothing.
+The heartbeat also sees requests to stop (``ledger.commands``), so that they reach any host from any host.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ logger = logging.getLogger(__name__)
 LEASE = timedelta(seconds=15)
 BEAT = timedelta(seconds=3)
 
+_HEARD_WITHIN = timedelta(minutes=2)
+"""A request to stop that is older was for a training that ended before it saw it; a new one may take this long to
+load before its first heartbeat."""
+
 
 class ModelBusy(HindsightError, BlockingIOError):
     """Another trainer holds the model. Names it."""
@@ -42,13 +47,20 @@ class ModelLock:
     model: str
     token: str
     lost: asyncio.Event
+    stop: asyncio.Event
+    """Set when somebody asks, on any host, that the training stops after the step in hand."""
 
 
 @asynccontextmanager
-async def hold(database: Database, model: str, *, beat: timedelta = BEAT) -> AsyncIterator[ModelLock]:
-    """Hold ``model`` for the duration of the block. ModelBusy if another live trainer holds it."""
+async def hold(
+    database: Database, model: str, *, beat: timedelta = BEAT, stop: asyncio.Event | None = None
+) -> AsyncIterator[ModelLock]:
+    """Hold ``model`` for the duration of the block. ModelBusy if another live trainer holds it.
+
+    The heartbeat also sees requests to stop, and sets ``stop``.
+    """
     token = await _take(database, model)
-    lock = ModelLock(model, token, asyncio.Event())
+    lock = ModelLock(model, token, asyncio.Event(), stop or asyncio.Event())
     beating = asyncio.create_task(_keep(database, lock, beat), name=f"heartbeat of {model}")
     try:
         yield lock
@@ -115,12 +127,42 @@ async def _keep(database: Database, lock: ModelLock, beat: timedelta) -> None:
                 "UPDATE hindsight.model_locks SET heartbeat_at = now() WHERE model = $1 AND token = $2",
                 *(lock.model, lock.token),
             )
+            is_ours = status.endswith(" 1")
+            asked = await _asked_to_stop(database, lock.model) if is_ours and not lock.stop.is_set() else None
         except Exception as error:
             logger.warning("the heartbeat of model %s failed, retrying: %s", lock.model, error)
             continue
-        if not status.endswith(" 1"):
+        if not is_ours:
             logger.error("another trainer took over model %s", lock.model)
             lock.lost.set()
+        elif asked is not None:
+            logger.info("%s asks to stop the training of %s: after the current step", asked, lock.model)
+            lock.stop.set()
+
+
+async def _asked_to_stop(database: Database, model: str) -> str | None:
+    """Who asked that this training stops. A request that nobody saw in time was for a training that has ended."""
+    who: str | None = await database.pool.fetchval(
+        "UPDATE hindsight.commands SET state = 'done', taken_by = $2, finished_at = now()"
+        " WHERE kind = 'stop' AND model = $1 AND state = 'waiting' AND created_at > now() - $3::interval"
+        " RETURNING asked_by",
+        *(model, f"{socket.gethostname()} (pid {os.getpid()})", _HEARD_WITHIN),
+    )
+    return who
+
+
+async def holder_of(source: Any, model: str) -> str | None:
+    """Who is training ``model``, and since when; None if nobody is, as far as can be told from another host."""
+    row = await source.fetchrow(
+        "SELECT holder, host, pid, process, taken_at, now() - heartbeat_at AS silence FROM hindsight.model_locks"
+        " WHERE model = $1",
+        model,
+    )
+    if row is None:
+        return None
+    on_this_host = row["host"] == _host()
+    alive = _started(row["pid"]) == row["process"] if on_this_host else row["silence"] < LEASE
+    return f"{row['holder']} since {row['taken_at']:%Y-%m-%d %H:%M} UTC" if alive else None
 
 
 def _host() -> str:

@@ -19,9 +19,11 @@ from urllib.parse import quote
 import asyncpg
 import msgspec
 
+from data_bridge.authorship import Served
 from data_bridge.database import Database
 from data_bridge.disk import told_if_full
 from data_bridge.redaction import redact
+from trainer.ledger.events import EventKind, tell
 from trainer.ledger.states import PROMOTION_TRANSITIONS, PromotionKind, PromotionState, sources_of
 from trainer.types import Checkpoint, Release
 
@@ -85,6 +87,26 @@ async def history(database: Database, model: str) -> list[Promotion]:
     return [promotion_of(row) for row in rows]
 
 
+async def served_steps(pool: Any, model: str) -> tuple[Served, ...]:
+    """What the model's name without a step meant when: every time that a step served all agents, or a canary's."""
+    rows = await pool.fetch(
+        "SELECT p.step, p.created_at, p.serving_since, p.ended_at, p.canary_share,"
+        " array_agg(c.agent_id) FILTER (WHERE c.agent_id IS NOT NULL) AS agents"
+        " FROM hindsight.promotions p LEFT JOIN hindsight.canary_agents c USING (promotion_id)"
+        " WHERE p.model = $1 GROUP BY p.promotion_id ORDER BY p.promotion_id",
+        model,
+    )
+    whole = [
+        Served(row["step"], row["serving_since"], row["ended_at"]) for row in rows if row["serving_since"] is not None
+    ]
+    tried = [
+        Served(row["step"], row["created_at"], row["serving_since"] or row["ended_at"], frozenset(row["agents"] or ()))
+        for row in rows
+        if row["canary_share"] is not None
+    ]
+    return (*whole, *tried)
+
+
 def promotion_of(row: asyncpg.Record) -> Promotion:
     return msgspec.convert({**row, "checkpoint": dict(row)}, Promotion)
 
@@ -124,7 +146,15 @@ async def insert_promotion(
         *(release.prompt_version, release.lessons_policy),
     )
     assert row is not None
+    await _tell(connection, promotion_of(row), reason)
     return promotion_of(row)
+
+
+async def _tell(connection: Any, promotion: Promotion, why: str | None) -> None:
+    checkpoint = promotion.checkpoint
+    data = {"release": checkpoint.name, "step": checkpoint.step, "kind": promotion.kind.value}
+    data |= {"state": promotion.state.value, "forced": promotion.forced, "reason": redact(why or "")}
+    await tell(connection, EventKind.RELEASE, data, model=checkpoint.model)
 
 
 async def end_promotion(
@@ -148,6 +178,7 @@ async def move_promotion(
     )
     if row is None:
         raise ValueError(f"a promotion cannot go from {promotion.state} to {then}")
+    await _tell(connection, promotion_of(row), outcome)
     return promotion_of(row)
 
 

@@ -6,29 +6,38 @@ other state is refused.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from data_bridge.authorship import Served
 from data_bridge.database import Database
 from data_bridge.quality import Exclusion, Reason
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
+from trainer.ledger.events import EventKind, tell
+from trainer.ledger.observations import observe
+from trainer.ledger.releases import served_steps
 from trainer.ledger.simulation import MAY_READ
 from trainer.ledger.states import (
     DECIDED_REASONS,
     FINAL_REASONS,
     LASTING_REASONS,
+    NO_SIGNAL,
     BatchState,
     RunState,
     WindowState,
     move,
     move_windows,
 )
+from trainer.patterns.faults import Observed
 from trainer.progress import Progress
 from trainer.types import Checkpoint, PlannedGroup, PlannedWindow, RunPlan
 
@@ -66,6 +75,10 @@ class StoredRun:
     """None for a run on the game's log."""
 
 
+def new_run_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
 async def has_ledger(database: Database) -> bool:
     """Whether there are tables of ours that this role may read: a dry run makes none."""
     return bool(await database.pool.fetchval(MAY_READ, "evaluations"))
@@ -74,7 +87,14 @@ async def has_ledger(database: Database) -> bool:
 class Ledger(BatchLedger):
     """Reads and writes schema ``hindsight``. Stateless: the database is the only memory."""
 
+    async def served(self, model: str) -> tuple[Served, ...]:
+        """What the model's name without a step meant when."""
+        return await served_steps(self._pool, model)
+
     # Runs
+
+    async def has_run(self, run_id: str) -> bool:
+        return bool(await self._pool.fetchval("SELECT 1 FROM hindsight.runs WHERE run_id = $1", run_id))
 
     async def find_unfinished_run(self, model: str, fingerprint: str) -> StoredRun | None:
         """The newest run of ``model`` that is not done, if it has the same ``fingerprint``."""
@@ -113,6 +133,7 @@ class Ledger(BatchLedger):
                 *(as_json(settings), as_json(plan_summary(plan)), socket.gethostname(), os.getpid()),
             )
             await add_plan(connection, run_id, plan)
+            await tell(connection, EventKind.RUN, {"state": RunState.RUNNING.value}, model=model, run_id=run_id)
         folder.exclusions(plan.excluded)
 
     async def resume_run(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
@@ -124,6 +145,7 @@ class Ledger(BatchLedger):
                 *(socket.gethostname(), os.getpid(), as_json(settings)),
             )
             await add_plan(connection, run_id, added)
+            await self._tell_state(connection, run_id, {"state": RunState.RUNNING.value, "resumed": True})
         self.folder(run_id).exclusions(added.excluded)
 
     async def extend(self, run_id: str, added: RunPlan) -> None:
@@ -138,6 +160,29 @@ class Ledger(BatchLedger):
         async with self._pool.acquire() as connection, connection.transaction():
             changes = "error = $4, summary = summary || $5::jsonb, finished_at = now()"
             await move(connection, run_id, state, changes, error, as_json(summary or {}))
+            await self._tell_state(connection, run_id, {"state": state.value, "error": error})
+
+    async def _tell_state(self, connection: Any, run_id: str, data: Mapping[str, Any]) -> None:
+        model = await connection.fetchval("SELECT model FROM hindsight.runs WHERE run_id = $1", run_id)
+        await tell(connection, EventKind.RUN, data, model=model, run_id=run_id)
+
+    async def tell(self, run_id: str, kind: EventKind, data: Mapping[str, Any]) -> None:
+        """Tell those who watch something about a run."""
+        model = await self._pool.fetchval("SELECT model FROM hindsight.runs WHERE run_id = $1", run_id)
+        await tell(self._pool, kind, data, model=model, run_id=run_id)
+
+    async def keep_progress(self, run_id: str, progress: Mapping[str, Any], *, timeout: timedelta) -> None:
+        """How far the run is, for those who watch it from elsewhere. TimeoutError if that takes too long."""
+        async with (
+            asyncio.timeout(timeout.total_seconds()),
+            self._pool.acquire() as connection,
+            connection.transaction(),
+        ):
+            model = await connection.fetchval(
+                "UPDATE hindsight.runs SET progress = $2::jsonb, progress_at = now() WHERE run_id = $1 RETURNING model",
+                *(run_id, as_json(progress)),
+            )
+            await tell(connection, EventKind.PROGRESS, progress, model=model, run_id=run_id)
 
     async def note(self, run_id: str, loop: LoopState) -> None:
         """Store how far the closed loop is, while the run is in progress."""
@@ -146,16 +191,18 @@ class Ledger(BatchLedger):
 
     async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
         """The run's windows in order with the groups that are neither in a durable batch nor permanently left out."""
-        settled = await self._settled(run_id)
+        planned = await self._planned_windows(run_id)
+        settled = await self._settled(run_id, planned)
         windows = [
             replace(window, groups=tuple(group for group in window.groups if not _is_closed(group, settled)))
-            for window in await self._planned_windows(run_id)
+            for window in planned
         ]
         return tuple(window for window in windows if window.groups)
 
     async def progress_of(self, run_id: str) -> Progress:
         """The progress of earlier attempts of the run. Open groups are counted when they are processed."""
-        windows, settled = await self._planned_windows(run_id), await self._settled(run_id)
+        windows = await self._planned_windows(run_id)
+        settled = await self._settled(run_id, windows)
         closed = [[group for group in window.groups if _is_closed(group, settled)] for window in windows]
         finished = sum(len(own) == len(window.groups) for own, window in zip(closed, windows, strict=True))
         fates = [{settled[name] for name in group.trajectory_ids} for own in closed for group in own]
@@ -182,7 +229,7 @@ class Ledger(BatchLedger):
             windows_read=finished,
             groups=len(fates),
             groups_judged=sum(fate != {Reason.NO_COMPARABLE_PEER} for fate in fates),
-            groups_without_signal=sum(Reason.NO_SPREAD in fate for fate in fates),
+            groups_without_signal=sum(not fate.isdisjoint(NO_SIGNAL) for fate in fates),
             cost_usd=float(paid),
             steps=trained["steps"],
             trainable_tokens=int(trained["tokens"]),
@@ -195,15 +242,38 @@ class Ledger(BatchLedger):
         )
         return [msgspec.convert({**row, "groups": json.loads(row["groups"])}, PlannedWindow) for row in rows]
 
-    async def _settled(self, run_id: str) -> dict[str, Reason | None]:
-        """Trajectories that the run has finished: permanently left out with the reason, or trained (None)."""
+    async def _settled(self, run_id: str, planned: Sequence[PlannedWindow]) -> dict[str, Reason | None]:
+        """Trajectories that the run has finished: permanently left out with the reason, or trained (None).
+
+        With replay, a group without signal has left a place in a step: it is finished when that step is. So a run that
+        was killed finds the same places empty. Its verdict is stored, and costs nothing again.
+        """
         rows = await self._pool.fetch(
             "SELECT trajectory_id, reason FROM hindsight.exclusions WHERE run_id = $1 AND reason = ANY($3::text[])"
             " UNION ALL SELECT trajectory_id, NULL FROM hindsight.batch_trajectories"
             " JOIN hindsight.batches USING (batch_id) WHERE run_id = $1 AND state = $2",
             *(run_id, BatchState.TRAINED.value, [reason.value for reason in FINAL_REASONS]),
         )
-        return {row["trajectory_id"]: row["reason"] and Reason(row["reason"]) for row in rows}
+        settled = {row["trajectory_id"]: row["reason"] and Reason(row["reason"]) for row in rows}
+        passed = await self._passed(run_id)
+        for group in (group for window in planned for group in window.groups):
+            is_open = passed is not None and group.group_id not in passed
+            if is_open and all(settled.get(name) in NO_SIGNAL for name in group.trajectory_ids):
+                for name in group.trajectory_ids:
+                    del settled[name]
+        return settled
+
+    async def _passed(self, run_id: str) -> set[str] | None:
+        """The groups without signal whose places belong to a trained step; None for a run without replay."""
+        replay = "SELECT coalesce(settings ->> 'replay', 'off') FROM hindsight.runs WHERE run_id = $1"
+        if await self._pool.fetchval(replay, run_id) in (None, "off"):
+            return None
+        rows = await self._pool.fetch(
+            "SELECT jsonb_array_elements_text(metrics -> 'without_signal') AS group_id FROM hindsight.batches"
+            " WHERE run_id = $1 AND state = $2 AND jsonb_typeof(metrics -> 'without_signal') = 'array'",
+            *(run_id, BatchState.TRAINED.value),
+        )
+        return {row["group_id"] for row in rows}
 
     async def known_windows(self, run_id: str) -> set[str]:
         rows = await self._pool.fetch("SELECT window_id FROM hindsight.windows WHERE run_id = $1", run_id)
@@ -222,6 +292,10 @@ class Ledger(BatchLedger):
             async with self._pool.acquire() as connection, connection.transaction():
                 await exclude_rows(connection, run_id, excluded)
             self.folder(run_id).exclusions(excluded)
+
+    async def observe(self, run_id: str, rows: Iterable[Observed]) -> None:
+        """Store what went wrong in these trajectories: the material of error patterns."""
+        await observe(self._pool, run_id, rows)
 
     async def decided_against(self, model: str, window_ids: Iterable[str]) -> dict[str, Reason]:
         """Trajectories of these windows that an earlier run of ``model`` left out permanently, and why.

@@ -15,7 +15,7 @@ SELECT DISTINCT ON (judge, trajectory_id) judge, window_id, trajectory_id, score
   FROM (SELECT concat_ws(' ', v.judge, v.rubric, v.rubric_version, v.prompt_version) AS judge, v.window_id,
                one.trajectory_id, avg(one.score) AS score, max(v.created_at) AS judged_at
           FROM hindsight.verdicts AS v, jsonb_to_recordset(v.scores) AS one (trajectory_id text, score float8)
-         WHERE v.window_id BETWEEN $1 AND $2 AND NOT starts_with(v.group_id, 'evaluation/')
+         WHERE v.window_id BETWEEN $1 AND $2 AND v.pass = 'hindsight' AND NOT starts_with(v.group_id, 'evaluation/')
            AND (starts_with(v.run_id, 'judge-') OR v.run_id IN (SELECT run_id FROM hindsight.runs))
          GROUP BY v.verdict_key, 1, v.window_id, one.trajectory_id) AS averaged
  ORDER BY judge, trajectory_id, judged_at, score

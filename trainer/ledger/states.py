@@ -71,11 +71,14 @@ LASTING_REASONS = (Reason.ROW_FAULT,)
 """Reasons that lie in a row's content: no run of the model takes the row again while its content is the same. Not what
 a judge refused: another judge may answer, and refusals are remembered with the judge's calls."""
 
-FINAL_REASONS = (Reason.NO_SPREAD, Reason.NOT_SELECTED, Reason.NO_COMPARABLE_PEER, *LASTING_REASONS)
+NO_SIGNAL = (Reason.NO_SPREAD, Reason.WITHIN_NOISE, Reason.EQUAL_DECISIONS)
+"""Reasons of a whole group that teaches nothing: by its verdicts, or because they could only be equal."""
+
+FINAL_REASONS = (*NO_SIGNAL, Reason.NOT_SELECTED, Reason.NO_COMPARABLE_PEER, *LASTING_REASONS)
 """Reasons that leave a judged group out permanently: judging it again would give the same result. By contrast, a judge
 may be reachable again, and untrainable tokens may become trainable when the settings change."""
 
-DECIDED_REASONS = (Reason.DROPOUT, Reason.NOT_SELECTED, Reason.NO_SPREAD)
+DECIDED_REASONS = (Reason.DROPOUT, Reason.NOT_SELECTED, *NO_SIGNAL)
 """Reasons in a finished run that are decisions, not temporary faults; the model's next run keeps them. Otherwise
 it would pay for what dropout saved, and judge again what had no signal."""
 

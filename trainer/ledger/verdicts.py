@@ -30,7 +30,8 @@ LEASE = timedelta(seconds=30)
 """How long a dead host's claim blocks others."""
 
 _LOAD = """
-SELECT verdict_key, order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cost_usd, characters_cut
+SELECT verdict_key, order_number, scores, prompt_hash, prompt_tokens, completion_tokens, cached_tokens, cost_usd,
+       characters_cut
   FROM hindsight.verdicts WHERE verdict_key = ANY($1)
 """
 # Rows in key order, skipping those that another host holds: two hosts can never deadlock.
@@ -56,9 +57,9 @@ DELETE FROM hindsight.verdict_claims AS c USING unnest($1::text[], $2::int[]) AS
 """
 _RELEASE_ALL = "DELETE FROM hindsight.verdict_claims WHERE holder = $1"
 _VERDICT = """verdict_key, order_number, judge, is_llm, rubric, rubric_version, prompt_version, prompt_hash, run_id,
-       window_id, group_id, scores, prompt_tokens, completion_tokens, cost_usd, characters_cut"""
+       window_id, group_id, scores, prompt_tokens, completion_tokens, cached_tokens, cost_usd, characters_cut, pass"""
 _CALL = """run_id, verdict_key, order_number, window_id, group_id, judge, prompt_hash, result, fault, prompt_tokens,
-       completion_tokens, tokens_estimated, cost_usd, latency_ms"""
+       completion_tokens, cached_tokens, tokens_estimated, cost_usd, latency_ms"""
 _RECORD_CALLS = f"""
 INSERT INTO hindsight.judge_calls ({_CALL})
 SELECT {_CALL} FROM jsonb_populate_recordset(NULL::hindsight.judge_calls, $1)
@@ -94,6 +95,8 @@ class JudgeQuestion:
     window_id: str
     group_id: str
     identity: JudgeIdentity
+    is_blind: bool = False
+    """Whether it is about the decisions without their outcome: the first of two passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,14 @@ class JudgedTrajectory:
     content: str
     trajectory_id: str
     score: float
+    """What is trained. In two passes: ``blind``, corrected by what hindsight shows about the reasons."""
     explanation: str
+    blind: float | None = None
+    """In two passes: the score without the outcome."""
+    hindsight: float | None = None
+    """In two passes: the score with it."""
+    correction: float | None = None
+    """In two passes: what the judge says that hindsight shows about the reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,7 @@ class Judgement:
     prompt_hash: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
     cost_usd: float = 0.0
     characters_cut: int = 0
 
@@ -144,6 +155,8 @@ class Call:
     fault: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens, those that the provider's prefix cache served."""
     tokens_estimated: bool = False
     cost_usd: float = 0.0
 
@@ -353,6 +366,7 @@ class PostgresVerdicts:
             "run_id": self._run_id,
             "window_id": question.window_id,
             "group_id": question.group_id,
+            "pass": "blind" if question.is_blind else "hindsight",
             **msgspec.to_builtins(question.identity),
             **msgspec.to_builtins(answer),
         }

@@ -26,7 +26,7 @@ from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
 from trainer.progress import counted
 from trainer.statistics.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
-from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
+from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan, in_training_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Outlook:
     plan: RunPlan
     """The newly planned part; for a resumed run, the windows that arrived since."""
     windows: tuple[PlannedWindow, ...]
-    """Everything to train, in order."""
+    """Everything to train, in the order of training."""
     refs: tuple[WindowRef, ...]
     judge_tokens: int
     """Tokens that the judge is going to read."""
@@ -145,7 +145,7 @@ async def look_ahead(
     kept_back = NOTHING_HELD_OUT if held_out is None else hold_out(enough, consulted, held_out, trained=before)
     plan = make_plan(enough, rate, seed, kept_back)
     plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
-    windows = tuple(sorted((*open_windows, *plan.windows), key=lambda window: window.window_id))
+    windows = in_training_order((*open_windows, *plan.windows), seed)
     tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
     dropped = [one.trajectory_id for one in plan.excluded if one.reason is Reason.DROPOUT]

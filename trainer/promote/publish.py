@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
 from data_bridge.game_writes import OfferedModel, archive, deploy, newest_window, offer_to_canary, recent_agents
+from trainer.abilities import abilities_of
 from trainer.evidence import Evaluation, Role
 from trainer.ledger import releases
 from trainer.ledger.checkpoints import checkpoint_at
 from trainer.ledger.clock import clock
 from trainer.ledger.releases import Promotion, sync
 from trainer.ledger.states import PromotionKind, PromotionState
-from trainer.types import Checkpoint, Release, Serving, abilities_of
+from trainer.types import Checkpoint, Release, Serving
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainer.abilities import abilities_of
 from trainer.ledger.read.types import RunFacts
 from trainer.ledger.releases import Promotion
 from trainer.ledger.states import PromotionState
 from trainer.progress import counted
-from trainer.types import abilities_of
 
 _ENDED = {"running": "is still running", "interrupted": "was interrupted", "failed": "failed"}
 

@@ -64,6 +64,7 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint 
         await sync(session.database, session.settings.common.home, candidate.model)
     # A resumed run may have finished its last step before it was killed, but not its evaluation.
     elif before is None or candidate.step != before.step or (run.is_resumed and candidate.step > 0):
+        run.progress.doing("evaluating", candidate.name)
         session.view.say(f"evaluating {candidate.name} on later windows")
         try:
             considered = await consider(

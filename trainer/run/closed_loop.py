@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from data_bridge.errors import Interrupted, NotEnoughData
 from data_bridge.quality import Rules
 from data_bridge.window_ids import GRACE, end_of, last_closed_windows, start_of, window_of, windows_from
+from trainer.abilities import abilities_of
 from trainer.config.derived import window_rules
 from trainer.judge.open import measured_by
 from trainer.ledger.evaluations import last_trained
@@ -27,7 +28,7 @@ from trainer.progress import counted
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.forks import start_step_of
-from trainer.types import NOTHING_PLANNED, abilities_of
+from trainer.types import NOTHING_PLANNED
 from trainer.world.agents import ChatPolicy, Exploration, Exploring, model_cast
 from trainer.world.market import Market
 from trainer.world.play import Tally, play_windows
@@ -86,6 +87,8 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
             if 0 < settings.training.max_steps <= run.progress.steps:
                 break
             day = _day(loop.first_window, number, settings.run.windows_per_iteration)
+            run.progress.parts, run.progress.parts_done = settings.run.iterations, number
+            run.progress.doing("playing", f"day {number + 1} of {settings.run.iterations}")
             tally, played_with = await _play(session, engine, day)
             try:
                 await _train(run, day)
@@ -97,6 +100,7 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
             run.loop = loop
             await session.ledger.note(run.run_id, loop)
             session.view.say(_sentence(loop.days[-1], settings.run.iterations))
+    run.progress.parts_done = run.progress.parts
     if run.progress.steps == 0 and silent is not None:
         raise silent
 

@@ -46,7 +46,7 @@ async def train(
     await check_writable(database)
     ledger = Ledger(database, settings.common.home)
     with stop_on_signal(view.say) as stop:
-        async with hold(database, settings.model.model) as lock:
+        async with hold(database, settings.model.model, stop=stop) as lock:
             # Too little data is reported before the model is loaded, unless a repair must come first.
             plan, is_held = None, settings.run.hold and await is_undecided(database, settings.model.model)
             if not simulated and not is_held and not await needs_mending(ledger, settings.model.model):

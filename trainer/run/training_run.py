@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,19 +25,23 @@ from data_bridge.reader import WindowReader
 from data_bridge.redaction import redact
 from trainer.config.settings import public_values
 from trainer.judge.open import open_judge
+from trainer.ledger.events import EventKind
 from trainer.ledger.read.run_facts import gather
 from trainer.ledger.run_folder import RunFolder
-from trainer.ledger.runs import LoopState
+from trainer.ledger.runs import Ledger, LoopState, new_run_id
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import release_claims_of_dead
 from trainer.pipeline import Pipeline
 from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
+from trainer.run.reporting import reported
 from trainer.run.session import Session, fingerprint
 from trainer.train.backends.forks import start_step_of
+from trainer.train.replay import ReplayedGroups, places_of
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
+from trainer.train.thresholds import Collapsed
 from trainer.train.tracking import Tracker, tracking
 from trainer.types import Judge, PlannedWindow, RunPlan
 
@@ -111,6 +114,9 @@ class TrainingRun:
             self.tracker,
             session.view,
             self.progress,
+            self._replay(reader),
+            settings.training.groups_per_step if self._scales_remainder else 0,
+            settings.training.baseline,
         )
         if not windows or trainer.has_enough_steps:
             return
@@ -122,7 +128,7 @@ class TrainingRun:
             reader=reader,
             judge=self.judge,
             judge_concurrency=settings.judge.judge_concurrency,
-            groups_per_step=settings.training.groups_per_step,
+            places=places_of(settings.training, settings.training.groups_per_step),
             ledger=session.ledger,
             lock=session.lock,
             view=session.view,
@@ -143,6 +149,19 @@ class TrainingRun:
             self.progress.steps - before.steps,
             self.progress.trainable_tokens - before.trainable_tokens,
         )
+
+    @property
+    def _scales_remainder(self) -> bool:
+        """A day of the simulated market is followed by the next: its last step counts as any other."""
+        chosen = self.session.settings.training.remainder
+        return chosen == "scale" or (chosen == "auto" and self.loop is None)
+
+    def _replay(self, reader: WindowReader) -> ReplayedGroups | None:
+        session, settings = self.session, self.session.settings
+        if settings.training.replay == "off":
+            return None
+        chance, model = settings.chance.seed, settings.model.model
+        return ReplayedGroups(settings.training, chance, model, session.database, session.ledger, reader)
 
     def _why_nothing(self, before: Progress, verdicts: VerdictStage, trainer: TrainStage) -> HindsightError:
         judged = self.progress.groups_judged - before.groups_judged
@@ -169,7 +188,7 @@ class TrainingRun:
 async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> AsyncIterator[TrainingRun]:
     """Start a run with ``plan``, or resume ``unfinished`` with ``plan`` as its additional windows."""
     settings, ledger = session.settings, session.ledger
-    run_id = unfinished or _new_run_id()
+    run_id = unfinished or await _free_id(ledger, settings.run.run_id)
     public = {**public_values(settings), "code_version": code_version()}
     if unfinished is None:
         await ledger.start_run(
@@ -195,11 +214,14 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
             run = TrainingRun(session, run_id, judge, folder, tracker, progress, unfinished is not None)
             run.summary["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:
-                yield run
+                async with reported(ledger, run_id, progress, settings.judge.max_cost):
+                    yield run
             except Interrupted as error:
                 await _finish(run, RunState.INTERRUPTED, started, str(error))
                 raise
             except Exception as error:
+                if isinstance(error, Collapsed):
+                    await ledger.tell(run_id, EventKind.COLLAPSE, {"reason": redact(str(error))})
                 await _finish(run, RunState.FAILED, started, str(error) or type(error).__name__)
                 raise
             await _finish(run, RunState.DONE, started, None)
@@ -224,7 +246,10 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
         "seconds": time.monotonic() - started,
     }
     try:
-        run.summary["left_out"] = await run.session.ledger.exclusion_counts(run.run_id)
+        left_out = run.summary["left_out"] = await run.session.ledger.exclusion_counts(run.run_id)
+        if Reason.OVER_BUDGET.value in left_out:
+            data = {"left_out": left_out[Reason.OVER_BUDGET.value], "max_cost": run.session.settings.judge.max_cost}
+            await run.session.ledger.tell(run.run_id, EventKind.BUDGET, data)
         sentence = None if error is None else redact(error)
         await run.session.ledger.finish_run(run.run_id, state, error=sentence, summary=run.full_summary)
         run.folder.write("summary.json", run.full_summary)
@@ -251,5 +276,6 @@ def _reasons(reasons: Counter[Reason]) -> str:
     )
 
 
-def _new_run_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+async def _free_id(ledger: Ledger, wanted: str | None) -> str:
+    """The id that was asked for, unless a run has it already: that one could not be resumed, and this is another."""
+    return wanted if wanted is not None and not await ledger.has_run(wanted) else new_run_id()

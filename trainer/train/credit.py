@@ -19,6 +19,9 @@ other. Ten hours in which BUY was right and two in which SELL was would teach BU
 learnt faster than anything that does; after two such days a model says BUY in every hour. Measured on the embedded
 model: with weights it reads after six steps what it never learns without (docs/learning.md).
 
+With ``--baseline``, what is usual for a member's agent or role is taken off its score first: a role that always does
+better says nothing about its decisions, and only adds to the variance of the gradient.
+
 An agent writes its own row, so an answer is one of the few kinds of thing that an action can be, by
 ``data_bridge.stakes``, and not its name: a new name makes no new answer. An action that the game does not know gains
 nothing by calling itself valid, and loses nothing.
@@ -27,20 +30,21 @@ nothing by calling itself valid, and loses nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes
 from data_bridge.stakes import Deed, readings_of
-from trainer.train.selection import advantages
+from trainer.rewards import Baseline, CreditRule, Graded, MemberReward
+from trainer.train.selection import advantages, trust
 from trainer.types import JudgedGroup
 
-VALIDITY = 0.03
-"""What the step from an invalid reply to a valid one is worth, where scores go from 0 to 1. Little on purpose: what
-teaches an hour's decision beside explorers is about a fifth of a score. Measured on the embedded model: where validity
-is worth a third of that or more, the first step already makes one answer twice as likely as the other in every hour,
-and what is certain is hardly unlearnt; at a tenth the model is valid after four steps as well, and reads by then."""
+VALIDITY = 0.2
+"""What the step from an invalid reply to a valid one is worth, where scores go from 0 to 1: as much as an hour's
+decision beside explorers. Measured on the embedded model: at 0.03 nothing teaches the rest of the line, and validity is
+lost while the model learns to read; at 0.2 it is valid after four steps. A preference for one answer that comes of it
+is taken out after each step (``backends.balance``)."""
 
 MOST_WEIGHT = 3.0
 """The largest weight of an hour: one right SELL among twelve hours is not worth eleven."""
@@ -55,14 +59,57 @@ def answer_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str | No
     return "+".join(sorted(kinds)) or None
 
 
+RULE = CreditRule(VALIDITY, MOST_WEIGHT, by_uncertainty=True)
+
+
 def credits_of(groups: Sequence[JudgedGroup]) -> list[list[float]]:
     """The credits of the members of each group of one step, in order."""
-    parts = [_parts(judged) for judged in groups]
-    weighted = zip(parts, weights([(part.right, part.gain) for part in parts]), strict=True)
+    return [[one.credit for one in rewards] for rewards in history_of(groups)]
+
+
+_NONE = Baseline()
+_NO_BASELINES: Mapping[str, Baseline] = {}
+
+
+def history_of(
+    groups: Sequence[JudgedGroup], rule: CreditRule = RULE, baselines: Mapping[str, Baseline] = _NO_BASELINES
+) -> list[list[MemberReward]]:
+    """How the members of each group of one step come to their advantages."""
+    return rewards_of([(judged.group.group_id, graded(judged, baselines)) for judged in groups], rule)
+
+
+def graded(judged: JudgedGroup, baselines: Mapping[str, Baseline] = _NO_BASELINES) -> list[Graded]:
+    """All that credit depends on, of each member of the group."""
+    outcomes = judged.group.outcomes
+    usual = [baselines.get(one.trajectory_id, _NONE) for one in judged.group.trajectories]
     return [
-        [one + weight * other for one, other in zip(part.validity, part.decision, strict=True)]
-        for part, weight in weighted
+        Graded(
+            one.trajectory_id,
+            verdict.score,
+            verdict.uncertainty,
+            answer_of(one, outcomes),
+            _valid_share(one, outcomes),
+            baseline.whose,
+            baseline.mean,
+        )
+        for one, verdict, baseline in zip(judged.group.trajectories, judged.verdicts, usual, strict=True)
     ]
+
+
+def rewards_of(groups: Sequence[tuple[str, Sequence[Graded]]], rule: CreditRule) -> list[list[MemberReward]]:
+    """The credits of one step from what was read of its groups. Pure: the reward history is checked with it."""
+    parts = [_parts(members, rule) for _, members in groups]
+    counted = weights([(part.right, part.gain) for part in parts], rule.most_weight)
+    found: list[list[MemberReward]] = []
+    for place, ((group_id, members), part, weight) in enumerate(zip(groups, parts, counted, strict=True)):
+        shaped = [one + weight * other for one, other in zip(part.validity, part.decision, strict=True)]
+        uncertain = [one.uncertainty if rule.by_uncertainty else 0.0 for one in members]
+        worth = trust([one.score for one in members], uncertain)
+        credit = [worth * one for one in shaped]
+        gains = advantages(credit, scale=rule.scale)
+        rows = zip(members, part.validity, part.decision, shaped, credit, gains, strict=True)
+        found.append([MemberReward(place, group_id, one, a, b, weight, *made) for one, a, b, *made in rows])
+    return found
 
 
 def own_answers(judged: JudgedGroup, trainee: str) -> list[str]:
@@ -71,11 +118,11 @@ def own_answers(judged: JudgedGroup, trainee: str) -> list[str]:
     return [answer for one in own if (answer := answer_of(one, judged.group.outcomes))]
 
 
-def weights(gains: Sequence[tuple[str | None, float]]) -> list[float]:
+def weights(gains: Sequence[tuple[str | None, float]], most: float = MOST_WEIGHT) -> list[float]:
     """What each group's decisions count, by its right answer and what that gains; see above."""
     totals = _summed(gains)
     fair = fmean(totals.values()) if totals else 0.0
-    return [1.0 if right is None else min(MOST_WEIGHT, fair / totals[right]) for right, _ in gains]
+    return [1.0 if right is None else min(most, fair / totals[right]) for right, _ in gains]
 
 
 def beside_the_game(judged: JudgedGroup) -> tuple[AgentTrajectory, ...]:
@@ -97,13 +144,12 @@ class _Parts:
     """The decision credit of that answer."""
 
 
-def _parts(judged: JudgedGroup) -> _Parts:
-    members, outcomes = judged.group.trajectories, judged.group.outcomes
-    answers = [answer_of(one, outcomes) for one in members]
+def _parts(members: Sequence[Graded], rule: CreditRule) -> _Parts:
+    answers, scores = [one.answer for one in members], [one.score - one.baseline for one in members]
     if not any(answers):
-        return _Parts([0.0] * len(members), advantages(judged.scores))
-    validity = _validity([_valid_share(one, outcomes) for one in members], answers)
-    decision = _decisions(judged.scores, answers)
+        return _Parts([0.0] * len(members), advantages(scores))
+    validity = _validity([one.valid_share for one in members], answers, rule.validity)
+    decision = _decisions(scores, answers)
     gains = _summed(zip(answers, decision, strict=True))
     right, gain = max(gains.items(), key=lambda one: one[1])
     return _Parts(validity, decision, right, gain) if gain > _ROUNDING else _Parts(validity, decision)
@@ -133,10 +179,10 @@ def _decisions(scores: Sequence[float], answers: Sequence[str | None]) -> list[f
     return [0.0 if answer is None else score - mean for score, answer in zip(scores, answers, strict=True)]
 
 
-def _validity(shares: Sequence[float | None], answers: Sequence[str | None]) -> list[float]:
+def _validity(shares: Sequence[float | None], answers: Sequence[str | None], worth: float) -> list[float]:
     known = [share for share in shares if share is not None]
     mean = fmean(known) if known else 0.0
-    credit = [0.0 if share is None else VALIDITY * (share - mean) for share in shares]
+    credit = [0.0 if share is None else worth * (share - mean) for share in shares]
     gaining = [answer if one > 0 else None for one, answer in zip(credit, answers, strict=True)]
     members = Counter(answer for answer in gaining if answer is not None)
     gain = sum(one for one, answer in zip(credit, gaining, strict=True) if answer is not None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_bridge.errors import BackendError
+from trainer.ledger.events import EventKind
 from trainer.ledger.runs import Ledger
 from trainer.progress import View
 from trainer.train.backends.forks import Forks
 from trainer.train.collapse import MOST_UNDONE, SMALLER, forks_in, step_back
-from trainer.train.thresholds import Threshold
+from trainer.train.thresholds import Collapsed, Threshold
 from trainer.types import TrainingBackend
 
 _REMEMBERED = 200
@@ -26,7 +26,7 @@ async def recover(
 ) -> bool:
     """Let training go on from the last healthy step if the model has collapsed; says so. Whether it has.
 
-    What to do follows from the ledger alone, so that a run that was killed goes on in the same way. BackendError if
+    What to do follows from the ledger alone, so that a run that was killed goes on in the same way. Collapsed if
     the run has gone back too often.
     """
     steps = await ledger.step_metrics(model, _REMEMBERED)
@@ -42,12 +42,14 @@ async def recover(
         backend.slow_down(SMALLER ** (forks + 1))
         return False
     if forks >= MOST_UNDONE:
-        raise BackendError(
+        raise Collapsed(
             f"The model collapses again and again: {back.reason}, and the run has gone back {forks} times; "
             "start again with another --model and a lower --learning-rate, or look at the log: has it several answers?"
         )
     await backend.start_from(back.step)
     backend.slow_down(SMALLER ** (forks + 1))
     name = backend.checkpoint(back.step).name
+    if run_id is not None:
+        await ledger.tell(run_id, EventKind.COLLAPSE, {"reason": back.reason, "continues_from": name})
     view.say(f"The model collapses: {back.reason}. Going on from {name} with half the learning rate.")
     return True

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import pstdev
+from statistics import variance
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.config.sections import SelectionSettings
 from trainer.ledger.runs import Ledger
+from trainer.patterns.faults import weaknesses
 from trainer.progress import FailurePolicy, FailureTally, Progress
 from trainer.types import MIN_GROUP, JudgedGroup, JudgeFailure
 
@@ -38,17 +40,24 @@ class VerdictStage:
         self.progress.cost_usd += verdict.cost_usd
         await self.ledger.exclude(self.run_id, verdict.left_out)
         self.left_out.update(exclusion.reason for exclusion in verdict.left_out)
+        if isinstance(verdict, JudgeFailure) and verdict.reason is Reason.EQUAL_DECISIONS:
+            self.progress.groups_judged += 1
+            self.progress.groups_without_signal += 1
+            await self._exclude(verdict, verdict.reason, verdict.detail)
+            return None
         if isinstance(verdict, JudgeFailure):
             await self._exclude(verdict, verdict.reason, verdict.detail)
             self._tally = self._tally.plus(verdict)
             self.progress.groups_failed = self._tally.failed
             self.check_failures()
             return None
+        await self.ledger.observe(self.run_id, weaknesses(verdict))
         self.progress.groups_judged += 1
         self.progress.groups_cached += verdict.cached
-        if spread(verdict.scores) < self.settings.min_spread:
+        missing = why_no_signal(verdict.scores, verdict.uncertainties, self.settings.min_spread)
+        if missing is not None:
             self.progress.groups_without_signal += 1
-            await self._exclude(verdict, Reason.NO_SPREAD, f"spread {spread(verdict.scores):.3f}")
+            await self._exclude(verdict, *missing)
             return None
         kept, excluded = select(verdict, self._keep)
         await self.ledger.exclude(self.run_id, excluded)
@@ -78,11 +87,51 @@ def spread(scores: Sequence[float]) -> float:
     return max(scores) - min(scores)
 
 
+def noise(uncertainties: Sequence[float]) -> float:
+    """The variance of a score, by how much the judge differs with itself: exact for the mean of two orders."""
+    return sum(one * one for one in uncertainties) / len(uncertainties)
+
+
+def trust(scores: Sequence[float], uncertainties: Sequence[float]) -> float:
+    """What a group's verdicts are worth: signal over signal and noise.
+
+    The variance of the scores is both together, so the signal is what is left of it without the noise.
+    """
+    within = noise(uncertainties)
+    if within == 0 or len(scores) < MIN_GROUP:
+        return 1.0
+    between = variance(scores)
+    return max(0.0, 1 - within / between) if between > 0 else 0.0
+
+
+def pooled_trust(groups: Sequence[JudgedGroup]) -> float:
+    """What the verdicts of a step are worth together: steadier than one group's, and of all groups, lucky or not."""
+    within = [noise(judged.uncertainties) for judged in groups]
+    if not any(within):
+        return 1.0
+    between = [variance(judged.scores) if len(judged.scores) >= MIN_GROUP else 0.0 for judged in groups]
+    return max(0.0, 1 - sum(within) / sum(between)) if any(between) else 0.0
+
+
+def why_no_signal(
+    scores: Sequence[float], uncertainties: Sequence[float], min_spread: float
+) -> tuple[Reason, str] | None:
+    """Why a group teaches nothing: its scores hardly differ, or no more than the judge does with itself."""
+    apart, within = spread(scores), 2 * math.sqrt(noise(uncertainties))
+    if apart == 0 or apart < min_spread:
+        return Reason.NO_SPREAD, f"best and worst differ by {apart:.3f}"
+    if apart < within:
+        return Reason.WITHIN_NOISE, f"best and worst differ by {apart:.3f}, the judge's own orders by {within:.3f}"
+    return None
+
+
 def advantages(scores: Sequence[float], *, scale: bool = False) -> list[float]:
     """GRPO's advantages as ART computes them: score minus the group's mean; ``scale`` divides by the deviation."""
     mean = sum(scores) / len(scores)
-    divisor = pstdev(scores) + 1e-6 if scale else 1.0
-    return [(score - mean) / divisor for score in scores]
+    apart = [score - mean for score in scores]
+    # Written as ART writes it, to the last bit: the reward history promises the advantage that was trained.
+    divisor = math.sqrt(sum(one**2 for one in apart) / len(scores)) + 1e-6 if scale else 1.0
+    return [one / divisor for one in apart]
 
 
 def parse_rule(text: str | None) -> int | None:

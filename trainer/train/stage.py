@@ -18,20 +18,24 @@ from functools import partial
 from statistics import fmean, pstdev
 from typing import Any
 
+from data_bridge.authorship import Served
 from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
-from trainer.config.training import StepLimitSettings
+from trainer.abilities import abilities_of
+from trainer.config.training import BaselineName, StepLimitSettings
 from trainer.faults import RowFaults
-from trainer.ledger.batches import BatchRecord, GroupRecord
+from trainer.ledger.batch_records import BatchRecord, GroupRecord
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress, View, counted
+from trainer.rewards import Baseline
 from trainer.train.collapse import AnswerTally
 from trainer.train.recovery import recover
+from trainer.train.replay import ReplayedGroups, StepGroups
 from trainer.train.selection import advantages, spread
 from trainer.train.thresholds import parse_thresholds, stop_collapse
 from trainer.train.tracking import Tracker
-from trainer.types import Batch, Checkpoint, JudgedGroup, PreparedBatch, StepResult, TrainingBackend, abilities_of
+from trainer.types import Batch, Checkpoint, JudgedGroup, PreparedBatch, StepResult, TrainingBackend
 
 
 @dataclass
@@ -49,29 +53,39 @@ class TrainStage:
     tracker: Tracker
     view: View
     progress: Progress
+    replay: ReplayedGroups | None = None
+    whole_step: int = 0
+    """Groups of a step; fewer are trained at their share of the learning rate. 0: at all of it."""
+    baseline: BaselineName = "off"
     left_out: Counter[Reason] = field(default_factory=Counter)
     """Why trajectories of judged groups had no trainable tokens."""
 
     def __post_init__(self) -> None:
         self._thresholds = parse_thresholds(self.limits.stop_on)
-        # One use of this machine's model at a time, unless it is trained elsewhere.
-        self._prepares_ahead = not abilities_of(self.backend.name).trains_here and self.max_staleness > 0
+        # One use of this machine's model at a time, unless it is trained elsewhere. What is replayed depends on what
+        # the step before it trained.
+        trains_here = abilities_of(self.backend.name).trains_here
+        self._prepares_ahead = not trains_here and self.max_staleness > 0 and self.replay is None
+        self._without_signal: tuple[str, ...] = ()
         self._undo = parse_thresholds(self.limits.undo_on, "--undo-on")
         self._answers = AnswerTally(self.model)
         self._idle = asyncio.Event()
         self._idle.set()
         self._cost_reported = self.progress.cost_usd
+        self._served: tuple[Served, ...] | None = None
 
     @property
     def has_enough_steps(self) -> bool:
         return 0 < self.limits.max_steps <= self.progress.steps
 
-    async def prepare(self, groups: Sequence[JudgedGroup]) -> PreparedBatch | None:
-        """A batch for the current policy; None if nothing in it can be trained."""
+    async def prepare(self, step: StepGroups) -> PreparedBatch | None:
+        """A batch for the current policy, its empty places filled; None if nothing in it can be trained."""
         if not self._prepares_ahead:
             await self._idle.wait()
             self._idle.clear()  # until this batch is trained, so that the next is prepared with the new policy
-        prepared = await self._prepare(uuid.uuid4().hex, groups)
+        replayed = () if self.replay is None else await self.replay.fill(step.empty)
+        self._without_signal = step.without_signal
+        prepared = await self._prepare(uuid.uuid4().hex, (*step.groups, *replayed))
         if prepared.trainable_tokens == 0:
             self._idle.set()
             await self._leave_out(prepared, list(prepared.batch.groups))
@@ -88,7 +102,24 @@ class TrainStage:
     async def _prepare(
         self, batch_id: str, groups: Sequence[JudgedGroup], untrained: tuple[Exclusion, ...] = ()
     ) -> PreparedBatch:
-        return await self.backend.prepare(Batch(batch_id, self.model, self.progress.step, tuple(groups), untrained))
+        if self._served is None:
+            self._served = await self.ledger.served(self.model)
+        share = min(1.0, len(groups) / self.whole_step) if self.whole_step else 1.0
+        named = (batch_id, self.model, self.progress.step, tuple(groups), untrained)
+        batch = Batch(*named, self._served, share, await self._baselines(groups))
+        return await self.backend.prepare(batch)
+
+    async def _baselines(self, groups: Sequence[JudgedGroup]) -> dict[str, Baseline]:
+        """What is usual for each member's agent or role, by what was trained before."""
+        if self.baseline == "off":
+            return {}
+        means, usual = await self.ledger.running_means(self.model)
+        members = [one for judged in groups for one in judged.group.trajectories]
+        by_agent = self.baseline == "agent"
+        whose = {
+            one.trajectory_id: f"agent:{one.agent_id}" if by_agent else f"role:{one.role or ''}" for one in members
+        }
+        return {name: Baseline(key, means.get(key, usual)) for name, key in whose.items()}
 
     async def _step(self, prepared: PreparedBatch) -> None:
         """Rows that make the step fail are excluded, and it is made without them."""
@@ -107,6 +138,7 @@ class TrainStage:
         record = replace(record, known_metrics=self._known(record, trained))
         await self.ledger.batch_prepared(self.lock, record)
 
+        self.progress.doing("training", f"batch {record.number}")
         started = time.monotonic()
         try:
             result = await self.backend.train(
@@ -155,10 +187,17 @@ class TrainStage:
         return await self._prepare(uuid.uuid4().hex, trained, (*batch.untrained, *faulty))
 
     def _known(self, record: BatchRecord, trained: Sequence[JudgedGroup]) -> dict[str, Any]:
-        """What is known about the step beforehand: stored with the batch, in case this process does not see its end."""
+        """What is known about the step beforehand: stored with the batch, in case this process does not see its end.
+
+        Replayed groups are old: they say nothing about how the policy plays now.
+        """
+        fresh = [one for one in trained if one.use == 1] or trained
+        replayed, without_signal = len(trained) - len(fresh), self._without_signal
+        replays = {} if self.replay is None else {"replayed": replayed, "without_signal": without_signal}
         return {
-            **metrics_of_batch(trained, record.model, record.policy_step, scale=self.scale_rewards),
-            **self._answers.add(trained),
+            **metrics_of_batch(fresh, record.model, record.policy_step, scale=self.scale_rewards),
+            **self._answers.add(fresh),
+            **replays,
             "left_out": len(record.exclusions),
             "staleness": self.progress.step - record.policy_step,
             "rescored": self.progress.rescored,
@@ -191,6 +230,7 @@ class TrainStage:
         progress.train_seconds += float(metrics["seconds"])
         progress.latest = plain
         progress.newest = checkpoint
+        progress.doing("judging", progress.unit)
         self.tracker.log(progress.step, plain)
         self.view.say(_sentence(plain))
         stop_collapse(self._thresholds, plain, checkpoint)
@@ -227,13 +267,17 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
             judged.verdicts,
             judged.identity,
             judged.verdict_key,
+            judged.use,
+            tuple(member.content_hash for member in judged.group.trajectories),
         )
         for judged in trained
     )
     inside = {verdict.trajectory_id for group in groups for verdict in group.verdicts}
     exclusions = tuple(exclusion for exclusion in prepared.exclusions if exclusion.trajectory_id in inside)
     return BatchRecord(
-        batch.batch_id, run_id, batch.model, number, batch.policy_step, groups, exclusions, prepared.trainable_tokens
+        *(batch.batch_id, run_id, batch.model, number, batch.policy_step, groups, exclusions),
+        prepared.trainable_tokens,
+        history=prepared.history,
     )
 
 

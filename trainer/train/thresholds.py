@@ -63,11 +63,15 @@ def parse_thresholds(rules: Sequence[str], flag: str = "--stop-on") -> tuple[Thr
     return tuple(parsed)
 
 
+class Collapsed(BackendError):
+    """A step crossed a threshold of ``--stop-on``, or the model collapsed again and again."""
+
+
 def stop_collapse(thresholds: Sequence[Threshold], metrics: Mapping[str, float], checkpoint: Checkpoint) -> None:
-    """BackendError, with the way back, if the step that produced ``checkpoint`` crossed a threshold."""
+    """Collapsed, with the way back, if the step that produced ``checkpoint`` crossed a threshold."""
     crossed = first_crossed(thresholds, metrics)
     if crossed is not None:
-        raise BackendError(
+        raise Collapsed(
             f"Step {checkpoint.step} crossed --stop-on {crossed} ({crossed.metric} is {metrics[crossed.metric]:.4g}): "
             f"the run is collapsing and was stopped; {_way_back(checkpoint)} with a lower --learning-rate."
         )

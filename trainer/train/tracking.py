@@ -1,8 +1,8 @@
-"""wandb run tracking: on if there is a key, offline on request, never in the way of training.
+"""Run tracking by wandb, on if there is a key and offline on request, or as TensorBoard files; never in the way.
 
-wandb is called in its own thread. If the tracker cannot start, hangs or fails, the log gets a warning; training neither
-waits for it nor ends with it. The key is passed as an argument and never put into the environment, where ART would
-find it (its training call would then raise after the remote training is done).
+It is called in its own thread. If the tracker cannot start, hangs or fails, the log gets a warning; training neither
+waits for it nor ends with it. The key of wandb is an argument and never put into the environment, where ART would find
+it (its training call would then raise after the remote training is done).
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _MAX_WAITING = 1000
 
 
 class Tracker:
-    """Reports steps to wandb. Calls return immediately."""
+    """Reports steps to wandb or TensorBoard. Calls return immediately."""
 
-    def __init__(self, start: Callable[[], Any] | None = None) -> None:
+    def __init__(self, start: Callable[[], Any] | None = None, name: str = "wandb") -> None:
+        self._name = name
         self._waiting: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(_MAX_WAITING)
         self._thread: threading.Thread | None = None
         if start is not None:
-            self._thread = threading.Thread(target=self._work, args=(start,), name="wandb", daemon=True)
+            self._thread = threading.Thread(target=self._work, args=(start,), name=name, daemon=True)
             self._thread.start()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -57,7 +58,9 @@ class Tracker:
         except queue.Full:
             pass
         if self._thread.is_alive():
-            logger.warning("wandb did not finish within %.0f s; the run folder has every metric", _MAX_FINISH_SECONDS)
+            logger.warning(
+                "%s did not finish within %.0f s; the run folder has every metric", self._name, _MAX_FINISH_SECONDS
+            )
 
     def _work(self, start: Callable[[], Any]) -> None:
         try:
@@ -67,11 +70,29 @@ class Tracker:
                 run.log(metrics, step=step)
             run.finish()
         except Exception as error:
-            logger.warning("wandb tracking is off: %s", redact(" ".join(str(error).split())) or type(error).__name__)
+            said = redact(" ".join(str(error).split())) or type(error).__name__
+            logger.warning("%s tracking is off: %s", self._name, said)
 
 
-def mode_of(settings: BackendSettings, key: SecretStr | None) -> Literal["online", "offline", "off"]:
-    """``online``, ``offline`` or ``off``."""
+class TensorBoardFiles:
+    """Writes steps as TensorBoard reads them, with what the user has installed beside torch."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+def mode_of(settings: BackendSettings, key: SecretStr | None) -> Literal["online", "offline", "tensorboard", "off"]:
+    """``online``, ``offline``, ``tensorboard`` or ``off``."""
     if settings.tracking != "auto":
         return settings.tracking
     return "online" if key is not None else "off"
@@ -85,6 +106,8 @@ def tracking(
     mode = mode_of(settings, key)
 
     def start() -> Any:
+        if mode == "tensorboard":
+            return TensorBoardFiles(folder / "tensorboard")
         import wandb
 
         return wandb.init(
@@ -95,7 +118,7 @@ def tracking(
             resume="allow" if mode == "online" else None,
             dir=str(folder),
             config=dict(config),
-            mode="disabled" if mode == "off" else mode,
+            mode=mode if mode in ("online", "offline") else "disabled",
             settings=wandb.Settings(
                 api_key=key.get_secret_value() if key is not None and mode == "online" else None,
                 silent=True,
@@ -107,7 +130,7 @@ def tracking(
             ),
         )
 
-    tracker = Tracker(start if mode != "off" else None)
+    tracker = Tracker(start if mode != "off" else None, "tensorboard" if mode == "tensorboard" else "wandb")
     try:
         yield tracker
     finally:

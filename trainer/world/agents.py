@@ -99,6 +99,7 @@ class AgentAnswer:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     """Raw log-probabilities, at temperature 1."""
+    finish_reason: str = "stop"
 
 
 class AgentPolicy(Protocol):
@@ -153,6 +154,7 @@ class ChatPolicy:
             int((time.monotonic() - started) * 1000),
             completion.token_ids,
             completion.logprobs,
+            completion.finish_reason,
         )
 
 

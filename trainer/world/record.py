@@ -92,6 +92,7 @@ def _call(step: PlayedStep) -> LLMCall:
         completion_token_ids=list(answer.token_ids) if has_tokens else None,
         completion_logprobs=list(answer.logprobs) if has_tokens else None,
         logprobs_temperature=1.0 if has_tokens else None,
+        finish_reason=answer.finish_reason,
     )
 
 

@@ -14,13 +14,15 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.errors import NotEnoughData
 from trainer.evidence import Evaluation, from_json
-from trainer.ledger.batches import decode_groups
+from trainer.ledger.batch_records import decode_groups
 from trainer.ledger.certificates import find as find_certificate
+from trainer.ledger.observations import patterns_of_run
 from trainer.ledger.read.judging import judging_of
 from trainer.ledger.read.trained_pnl import scored_pnl
 from trainer.ledger.read.types import DayFacts, ListedRun, RunFacts, StepFacts
 from trainer.ledger.read.windows import windows_of
 from trainer.ledger.releases import promotion_of
+from trainer.patterns.significance import MOST_SHOWN
 
 _BATCHES = """
 SELECT batch_id, number, policy_step, state, step, groups::text, trainable_tokens, metrics::text, error
@@ -117,6 +119,7 @@ async def gather(database: Database, run_id: str) -> RunFacts:
             *(one.window_id for one in (evaluation.windows if evaluation else ())),
         }
         consulted = await connection.fetch(_CONSULTED, list(seen))
+        patterns = await patterns_of_run(connection, run_id)
     return RunFacts(
         run_id=run_id,
         model=run["model"],
@@ -152,6 +155,9 @@ async def gather(database: Database, run_id: str) -> RunFacts:
         simulated_windows=simulated,
         leaked_windows=leaked,
         consulted={row["window_id"]: tuple(row["names"]) for row in consulted},
+        patterns=tuple(one for one in patterns if one.significant or len(one.trajectories) > 1)[:MOST_SHOWN],
+        further_orders=judging.further_orders,
+        luck=judging.luck,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from trainer.evidence import Evaluation
 from trainer.ledger.certificates import Certificate
 from trainer.ledger.releases import Promotion
+from trainer.patterns.significance import ErrorPattern
 from trainer.types import JudgeIdentity
 
 
@@ -59,6 +60,25 @@ class OrderAgreement:
 
 
 @dataclass(frozen=True, slots=True)
+class FurtherOrders:
+    """Orders beyond the first of a group, by the reason why they were asked for or were not."""
+
+    asked: Mapping[str, int] = field(default_factory=dict)
+    unasked: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LuckFacts:
+    """After two passes: how far scores move, on average, when the judge is told the outcome."""
+
+    scores: int
+    luck: float
+    """Between the score without the outcome and the one with it."""
+    corrected: float
+    """Between the score without the outcome and what is trained."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScoredPnl:
     """A trained trajectory: its score, and its P&L in its window."""
 
@@ -77,6 +97,8 @@ class CostFacts:
     prompt_tokens: int
     completion_tokens: int
     usd: float
+    cached_tokens: int = 0
+    """Of the prompt tokens, those that the provider's prefix cache served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +170,11 @@ class RunFacts:
     """Evaluation windows in the candidate's own past: must be empty, or the comparison is invalid."""
     consulted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """For each window, who was evaluated on it, in any run: the checkpoint, and the ruling if there was one."""
+    patterns: tuple[ErrorPattern, ...] = ()
+    """What went wrong again and again in what the run read."""
+    further_orders: FurtherOrders = field(default_factory=FurtherOrders)
+    luck: LuckFacts | None = None
+    """None if the judge was asked in one pass."""
 
     @property
     def checkpoint(self) -> str:
@@ -167,3 +194,14 @@ class RunFacts:
     @property
     def cost_usd(self) -> float:
         return sum(cost.usd for cost in self.costs)
+
+    @property
+    def usd_per_token(self) -> float | None:
+        """What judging cost for each token that was trained."""
+        return self.cost_usd / self.trained_tokens if self.cost_usd > 0 and self.trained_tokens else None
+
+    @property
+    def usd_per_gain(self) -> float | None:
+        """What judging cost for a gain of 1 in the judge's score over the incumbent; None without a measured gain."""
+        gain = 0.0 if self.evaluation is None else self.evaluation.score_difference.mean
+        return self.cost_usd / gain if self.cost_usd > 0 and gain > 0 else None

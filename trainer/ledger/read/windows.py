@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data_bridge.quality import Reason
-from trainer.ledger.batches import decode_groups
+from trainer.ledger.batch_records import decode_groups
 from trainer.ledger.read.types import WindowFacts, Words
 
 

@@ -84,6 +84,11 @@ def largest_ratio_of(settings: ObjectiveSettings) -> float | None:
     return max(_LARGEST_RATIO, 1 + (settings.epsilon if settings.epsilon_high is None else settings.epsilon_high))
 
 
+def at_pace(arguments: Mapping[str, Any], pace: float) -> dict[str, Any]:
+    """``arguments`` with this share of their learning rate."""
+    return {**arguments, "learning_rate": arguments["learning_rate"] * pace}
+
+
 def serverless_arguments(settings: ObjectiveSettings) -> dict[str, Any]:
     """Keyword arguments of ``art._backend_training.build_rl_train_configs`` for a serverless job."""
     if settings.kl > 0:

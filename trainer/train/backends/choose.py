@@ -18,6 +18,8 @@ from typing import Literal
 from pydantic import SecretStr
 
 from data_bridge.errors import ConfigurationError
+from trainer.abilities import abilities_of
+from trainer.config.settings import Section
 from trainer.config.training import AddressSettings, BackendSettings, BaseModelSettings, CpuTrainee
 from trainer.train.backends.art_interface import base_model_of, prepare_environment
 from trainer.types import TrainingBackend
@@ -71,9 +73,19 @@ async def open_backend(
         await opened.close()
 
 
+def refuse_ignored(name: str, settings: Section) -> None:
+    """ConfigurationError if a setting was changed that has no effect on this backend."""
+    ignored = abilities_of(name).update.ignored & settings.model_fields_set
+    changed = [one for one in sorted(ignored) if getattr(settings, one) != type(settings).model_fields[one].default]
+    if changed:
+        flags = ", ".join("--" + one.replace("_", "-") for one in changed)
+        raise ConfigurationError(f"{flags} has no effect with --backend {name}: leave it out, or train on another.")
+
+
 def _backend(
     name: BackendName, trainee: CpuTrainee, backend: BackendSettings, addresses: AddressSettings, key: SecretStr | None
 ) -> TrainingBackend:
+    refuse_ignored(name, trainee.training)
     match name:
         case "serverless":
             from trainer.train.backends.serverless import ServerlessBackend

@@ -7,10 +7,9 @@ seed and the step, so a killed run continues with the same numbers.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -20,12 +19,19 @@ from data_bridge.errors import BackendError
 from trainer.config.training import CpuTrainee, CpuTrainingSettings
 from trainer.faults import may_be_a_rows
 from trainer.inference.base_model import model_directory
-from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
-from trainer.inference.policy import CpuPolicy, PolicyScorer
+from trainer.inference.checkpoints import StoredStep, store_of
+from trainer.inference.policy import CpuPolicy
+from trainer.inference.rescoring import PolicyScorer, Position
+from trainer.rewards import RewardHistory
 from trainer.train.backends.art_interface import import_art, largest_ratio_of
+from trainer.train.backends.balance import ONE_SIDED, Aim, aim_of, alternatives_of, balance, pace
+from trainer.train.backends.correction import Region
 from trainer.train.backends.cpu_faults import control_fault, fault_of_step
 from trainer.train.backends.cpu_step import NotFinite, StepSettings, gradient_step
-from trainer.train.backends.prepare import prepare, rows_at_fault
+from trainer.train.backends.loaded import Loaded
+from trainer.train.backends.packing import TokenWeights
+from trainer.train.backends.prepare import prepare, rows_at_fault, why_nothing
+from trainer.train.backends.transfer import begin_from
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
 if TYPE_CHECKING:
@@ -48,6 +54,7 @@ class CpuBackend:
             seed=trainee.seed,
             threads=trainee.threads,
             serve_url=serve_url,
+            init_from=trainee.training.init_from,
         )
         self._store = store_of(trainee.home, trainee.model.model)
         self._model: art.TrainableModel | None = None
@@ -88,13 +95,13 @@ class CpuBackend:
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         settings, batch_id = self._trainee.training, prepared.batch.batch_id
         if prepared.trainable_tokens == 0:
-            raise BackendError(_why_nothing(prepared))
+            raise BackendError(why_nothing(prepared))
         await on_submitted(f"cpu:{batch_id}")
         is_warm_start = self._depth(await self.start_step(), settings.warm_start) < settings.warm_start
         result = await self._backend.train(
             self._model,
             prepared.groups,
-            learning_rate=settings.learning_rate * self._pace,
+            learning_rate=settings.learning_rate * self._pace * prepared.pace,
             loss=settings.loss,
             epsilon=settings.epsilon if settings.loss == "ppo" else None,
             epsilon_high=settings.epsilon_high,
@@ -106,9 +113,13 @@ class CpuBackend:
             entropy_bonus=settings.entropy_bonus,
             updates=settings.updates,
             only_good=is_warm_start,
+            max_importance=settings.max_importance,
+            weight_decay=settings.weight_decay,
+            token_weights=settings.token_weights,
             batch_id=batch_id,
             config=self._recorded(),
             known_metrics=prepared.metrics,
+            history=prepared.history if settings.balance_answers else None,
         )
         return self._result(self._store.read(result.step))
 
@@ -143,51 +154,6 @@ class CpuBackend:
         )
 
 
-def _why_nothing(prepared: PreparedBatch) -> str:
-    reasons = Counter(exclusion.reason.value for exclusion in prepared.exclusions)
-    counted = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common()) or "the batch is empty"
-    return (
-        f"Batch {prepared.batch.batch_id} has no trainable token, so nothing was trained ({counted}): "
-        "check --purposes, --foreign and the judge's scores."
-    )
-
-
-@dataclass(slots=True)
-class _Loaded:
-    """The policy in memory, the checkpoints on disk, and the step of both."""
-
-    store: CheckpointStore
-    base_model: str
-    policy: CpuPolicy
-    step: int | None = None
-    """None while the weights belong to no checkpoint: before the first is loaded, and during a step."""
-    fork: tuple[int, int] | None = None
-    """The newest step when training went back, and the step that it went back to."""
-
-    @property
-    def newest(self) -> int:
-        newest = self.store.newest()
-        return 0 if newest is None else newest.step
-
-    @property
-    def start(self) -> int:
-        """The step that the next one starts from."""
-        newest = self.newest
-        return self.fork[1] if self.fork is not None and self.fork[0] == newest else newest
-
-    def synchronise(self) -> int:
-        """Load the checkpoint to start from if the weights in memory differ, for example after a failed step."""
-        step = self.start
-        if self.step != step:
-            self.step = None
-            if step == 0:
-                self.policy.reset()
-            else:
-                self.policy.load(self.store.path(step))
-            self.step = step
-        return step
-
-
 class ArtCpuBackend:
     """ART's ``Backend``: ``model.register(backend)``, then ``backend.train(model, groups)``. For one model.
 
@@ -202,15 +168,17 @@ class ArtCpuBackend:
         seed: int = 0,
         threads: int = 0,
         serve_url: str = "http://127.0.0.1:8808/v1",
+        init_from: str | None = None,
     ) -> None:
         self._home = home
+        self._init_from = init_from
         self._rank = rank
         self._seed = seed
         self._threads = threads
         self._serve_url = serve_url
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hindsight-cpu")
-        self._registered: _Loaded | None = None
-        self.scorer = PolicyScorer(self._in_thread, self._synchronised)
+        self._registered: Loaded | None = None
+        self.scorer = PolicyScorer(self._in_thread, self._position)
 
     async def register(self, model: art.TrainableModel) -> None:
         """Load ``model`` at its newest intact checkpoint."""
@@ -218,18 +186,20 @@ class ArtCpuBackend:
             raise BackendError("The CPU backend trains one model at a time: close it before registering another.")
         self._registered = await self._in_thread(self._load, model.name, model.base_model)
 
-    def _load(self, name: str, base_model: str) -> _Loaded:
+    def _load(self, name: str, base_model: str) -> Loaded:
         if self._threads:
             torch.set_num_threads(self._threads)
         base, store = model_directory(base_model, self._home), store_of(self._home, name)
         policy = CpuPolicy(base, rank=self._rank, learning_rate=1e-4, seed=self._seed)
+        if self._init_from is not None:
+            begin_from(self._init_from, self._home, store, base_model, policy)
         newest = store.newest()
         if newest is not None and newest.base_model != base_model:
             raise BackendError(
                 f"The checkpoints in {store.directory} were trained on {newest.base_model}, not on "
                 f"{base_model}: use another --model name for the new model."
             )
-        loaded = _Loaded(store, base_model, policy)
+        loaded = Loaded(store, base_model, policy)
         loaded.synchronise()
         return loaded
 
@@ -250,11 +220,18 @@ class ArtCpuBackend:
         entropy_bonus: float = 0.0,
         updates: int = 1,
         only_good: bool = False,
+        max_importance: float = 1.5,
+        weight_decay: float = 0.0,
+        token_weights: TokenWeights = "reply",
         batch_id: str = "",
         config: Mapping[str, Any] | None = None,
         known_metrics: Mapping[str, float] | None = None,
+        history: RewardHistory | None = None,
     ) -> LocalTrainResult:
-        """Make one gradient step on the groups; durable when this returns. BackendError if nothing was trainable."""
+        """Make one gradient step on the groups; durable when this returns. BackendError if nothing was trainable.
+
+        With their ``history`` the answers are balanced afterwards; see ``balance``.
+        """
         from art._backend_training import build_rl_train_configs
         from art.types import LocalTrainResult
 
@@ -275,17 +252,22 @@ class ArtCpuBackend:
             kl=kl_penalty_coef,
             entropy_bonus=entropy_bonus,
             updates=updates,
+            weight_decay=weight_decay,
+            token_weights=token_weights,
             scale_rewards=scale_rewards,
             only_good=only_good,
+            region=Region(max_importance),
         )
         groups = list(trajectory_groups)
-        stored, path = await self._in_thread(self._step, groups, settings, batch_id, config or {}, known_metrics or {})
+        recorded = (batch_id, config or {}, known_metrics or {})
+        stored, path = await self._in_thread(self._step, groups, settings, history, *recorded)
         return LocalTrainResult(step=stored.step, metrics=stored.metrics, checkpoint_path=str(path))
 
     def _step(
         self,
         groups: Sequence[art.TrajectoryGroup],
         settings: StepSettings,
+        history: RewardHistory | None,
         batch_id: str,
         config: Mapping[str, Any],
         known_metrics: Mapping[str, float],
@@ -294,7 +276,12 @@ class ArtCpuBackend:
         parent, step = loaded.synchronise(), loaded.newest + 1
         loaded.step = None  # from here on the weights belong to no checkpoint until they are saved
         try:
+            aim = None if history is None else self._aim(groups, history, parent)
+            share = 1.0 if aim is None else pace(loaded.policy, aim)
+            settings = replace(settings, learning_rate=settings.learning_rate * share)
             measured = gradient_step(loaded.policy, groups, settings, seed=f"{self._seed}:{step}")
+            if aim is not None:
+                measured |= {"left_to_learn": share} | balance(loaded.policy, aim)
         except Exception as error:
             if not may_be_a_rows(error):
                 raise
@@ -305,6 +292,13 @@ class ArtCpuBackend:
         path = loaded.store.save(stored, loaded.policy.save)
         loaded.step = step
         return stored, path
+
+    def _aim(self, groups: Sequence[art.TrajectoryGroup], history: RewardHistory, parent: int) -> Aim:
+        """How often each answer is to be given after the step that follows ``parent``."""
+        loaded = self._loaded
+        before = loaded.store.read(parent).metrics.get(ONE_SIDED) if parent and loaded.store.is_sound(parent) else None
+        hours = alternatives_of(groups, history, loaded.policy.tokenizer)
+        return aim_of(loaded.policy, hours, None if before is None else int(before))
 
     def _blamed(
         self, error: Exception, groups: Sequence[art.TrajectoryGroup], settings: StepSettings, step: int
@@ -320,9 +314,9 @@ class ArtCpuBackend:
             return BackendError(f"Step {step} gave a loss or gradient that is not a number: lower --learning-rate.")
         return BackendError(f"Step {step} failed ({type(error).__name__}), and not because of a row: see --debug.")
 
-    def _synchronised(self) -> CpuPolicy:
-        self._loaded.synchronise()
-        return self._loaded.policy
+    def _position(self) -> Position:
+        loaded = self._loaded
+        return Position(loaded.policy, loaded.synchronise(), loaded.sound)
 
     async def close(self) -> None:
         """Waits for the current step, which becomes durable."""
@@ -363,7 +357,7 @@ class ArtCpuBackend:
         raise BackendError("The CPU backend has no separate supervised training: use --warm-start.")
 
     @property
-    def _loaded(self) -> _Loaded:
+    def _loaded(self) -> Loaded:
         if self._registered is None:
             raise BackendError("The CPU backend has no model yet: register one first.")
         return self._registered

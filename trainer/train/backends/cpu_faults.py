@@ -10,7 +10,7 @@ import torch
 from trainer.faults import may_be_a_rows
 from trainer.inference.policy import CpuPolicy
 from trainer.train.backends.cpu_step import NotFinite, StepSettings, backward
-from trainer.train.backends.packing import PackedSequence, pack
+from trainer.train.backends.packing import PackedSequence
 
 if TYPE_CHECKING:
     import art
@@ -21,9 +21,7 @@ def fault_of_step(
 ) -> BaseException | None:
     """What a step on ``groups`` would raise, if anything. Computes the gradients and changes no weight."""
     try:
-        sequences = pack(
-            groups, policy.tokenizer, scale_rewards=settings.scale_rewards, seed=seed, only_good=settings.only_good
-        )
+        sequences = settings.pack(groups, policy.tokenizer, seed=seed)
         return _fault_of_gradients(policy, [one for one in sequences if one.trainable_tokens], settings)
     except Exception as error:
         if not may_be_a_rows(error):

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from data_bridge.errors import BackendError
-from trainer.inference.policy import CpuPolicy, Layout, Likelihoods
-from trainer.train.backends.packing import PackedSequence, pack
+from trainer.inference.layout import Layout
+from trainer.inference.policy import CpuPolicy, Likelihoods
+from trainer.train.backends.correction import BEHAVIOUR_INPUT, DEFAULT_REGION, MASKS, Region
+from trainer.train.backends.packing import PackedSequence, TokenWeights, pack
 
 if TYPE_CHECKING:
     import art
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 _KL_SAMPLE = 8
 """Without a KL penalty, one in this many sequences is also read with the adapter off, to measure the KL."""
@@ -36,9 +39,27 @@ class StepSettings:
     kl: float = 0.0
     entropy_bonus: float = 0.0
     updates: int = 1
+    weight_decay: float = 0.0
+    token_weights: TokenWeights = "reply"
     scale_rewards: bool = False
     only_good: bool = False
     """Only imitate replies above their group's mean; see ``pack``."""
+    region: Region = DEFAULT_REGION
+    """What tokens of another policy than the one trained may count."""
+
+    def pack(
+        self, groups: Sequence[art.TrajectoryGroup], tokenizer: PreTrainedTokenizerBase, *, seed: str
+    ) -> list[PackedSequence]:
+        """``groups`` as the sequences of a step with these settings."""
+        return pack(
+            groups,
+            tokenizer,
+            scale_rewards=self.scale_rewards,
+            seed=seed,
+            only_good=self.only_good,
+            region=self.region,
+            token_weights=self.token_weights,
+        )
 
 
 class NotFinite(ArithmeticError):
@@ -51,6 +72,9 @@ class _Tally:
 
     new: list[Tensor] = field(default_factory=list)
     old: list[Tensor] = field(default_factory=list)
+    then: list[Tensor] = field(default_factory=list)
+    """Of the policy that sampled the token; the new one's where it enters no ratio."""
+    masks: list[dict[str, Tensor]] = field(default_factory=list)
     ratios: list[Tensor] = field(default_factory=list)
     """At the level that the loss uses."""
     advantages: list[Tensor] = field(default_factory=list)
@@ -68,9 +92,7 @@ def gradient_step(
 
     Gradients accumulate over the packed sequences; ``seed`` decides their order.
     """
-    sequences = pack(
-        groups, policy.tokenizer, scale_rewards=settings.scale_rewards, seed=seed, only_good=settings.only_good
-    )
+    sequences = settings.pack(groups, policy.tokenizer, seed=seed)
     if not any(sequence.trainable_tokens for sequence in sequences):
         raise BackendError(
             "The batch has no trainable token, so nothing was trained: check that the log has token ids and "
@@ -104,7 +126,7 @@ def _update(
     """One optimizer update: the mean loss over all trained tokens of ``sequences``, and the gradient's norm."""
     trained = sum(sequence.trainable_tokens for sequence in sequences)
     for group in policy.optimizer.param_groups:
-        group["lr"] = settings.learning_rate
+        group["lr"], group["weight_decay"] = settings.learning_rate, settings.weight_decay
     policy.optimizer.zero_grad(set_to_none=True)
     total = 0.0
     for number, sequence in enumerate(sequences):
@@ -131,23 +153,31 @@ def _loss(
     from art.loss import loss_fn
 
     inputs = sequence.inputs
-    layout = Layout(inputs["group_ids"], inputs["parent_ids"], inputs.get("still"))
     targets = inputs["assistant_mask"][0].nonzero()[:, 0]
-    likelihoods = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
+    likelihoods = _likelihoods(policy, sequence, targets)
     base = None
     if settings.kl > 0 or sample_base:
         with torch.no_grad(), policy.as_base():
-            base = policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
+            base = _likelihoods(policy, sequence, targets)
         tally.from_base.append(policy.divergence(likelihoods, base))
     _note(tally, inputs, targets, likelihoods, settings.objective)
     spread = _spread(likelihoods.logprobs, targets, sequence.tokens.shape[1])
     reference = None if base is None else _spread(base.logprobs, targets, sequence.tokens.shape[1])
+    objective = settings.objective
+    if BEHAVIOUR_INPUT in inputs:
+        objective = {**objective, "truncated_importance_sampling": settings.region.most}
     if inputs["logprobs"].isnan().all():  # imitation: ART replaces missing ones by the policy's own, but warns
         inputs = inputs | {"logprobs": inputs["logprobs"].index_copy(1, targets, likelihoods.logprobs.detach()[None])}
-    loss: Tensor = loss_fn(inputs, spread, reference, None, settings.objective, reduction="sum").policy_loss
+    loss: Tensor = loss_fn(inputs, spread, reference, None, objective, reduction="sum").policy_loss
     if settings.entropy_bonus:
         loss = loss - settings.entropy_bonus * likelihoods.entropies[_first_of_reply(targets)].sum()
     return loss
+
+
+def _likelihoods(policy: CpuPolicy, sequence: PackedSequence, targets: Tensor) -> Likelihoods:
+    inputs = sequence.inputs
+    layout = Layout(inputs["group_ids"], inputs["parent_ids"], policy.read(sequence.beginnings))
+    return policy.likelihoods(sequence.tokens, inputs["input_pos"], layout, targets)
 
 
 def _spread(values: Tensor, targets: Tensor, length: int) -> Tensor:
@@ -172,6 +202,11 @@ def _note(tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: L
     old = torch.where(old.isnan(), new, old)
     tally.new.append(new)
     tally.old.append(old)
+    then = inputs.get(BEHAVIOUR_INPUT, inputs["logprobs"])[0, targets]
+    tally.then.append(torch.where(then.isnan(), new, then))
+    tally.masks.append(
+        {name: inputs[name][0, targets] if name in inputs else torch.zeros_like(targets).bool() for name in MASKS}
+    )
     tally.ratios.append(_ratios(new - old, inputs["group_ids"][0, targets], objective))
     tally.advantages.append(inputs["advantages"][0, targets])
     tally.entropies.append(likelihoods.entropies.detach())
@@ -204,11 +239,24 @@ def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
         "ratio_max": float(ratio.max()),
         "effective_sample_size": float(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())),
         "clip_share": float(clipped.float().mean()),
-        "kl_behaviour": _kl(new, old),
+        **_behaviour_metrics(tally, new, old, settings.region),
     }
     if tally.from_base:
         metrics["kl"] = float(torch.cat(tally.from_base).mean())
     return metrics
+
+
+def _behaviour_metrics(tally: _Tally, new: Tensor, old: Tensor, region: Region) -> dict[str, float]:
+    """How far the policy is from those that sampled the tokens, and what was done about it."""
+    then = torch.cat(tally.then)
+    weight = (old - then).clamp(-20, 20).exp()
+    return {
+        "kl_behaviour": _kl(new, then),
+        "behaviour_weight": float(weight.clamp(max=region.most).mean()),
+        "share_ratio_one": float((new == then).float().mean()),
+        "share_truncated": float((weight > region.most).float().mean()),
+        **{f"share_{name}": float(torch.cat([one[name] for one in tally.masks]).float().mean()) for name in MASKS},
+    }
 
 
 def _kl(policy: Tensor, reference: Tensor) -> float:

@@ -21,14 +21,9 @@ from data_bridge.redaction import redact
 from trainer.config.training import AdapterSettings, LocalTrainee
 from trainer.faults import may_be_a_rows
 from trainer.train.backends import adapter_files
-from trainer.train.backends.art_interface import base_model_of, import_art, local_arguments, our_names
-from trainer.train.backends.prepare import (
-    TokenisingScorer,
-    check_trainable,
-    needs_scoring,
-    prepare_deferred,
-    rows_at_fault,
-)
+from trainer.train.backends.art_interface import at_pace, base_model_of, import_art, local_arguments, our_names
+from trainer.train.backends.deferred import TokenisingScorer, decoupled, prepare_deferred
+from trainer.train.backends.prepare import check_trainable, rows_at_fault
 from trainer.train.backends.remote_job import Receipt
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
@@ -97,7 +92,7 @@ class LocalBackend:
                 f"ART's local backend did not start ({redact(_brief(error))}): "
                 "see docs/gpu-and-serverless.md for what it needs, or use --backend cpu."
             ) from error
-        return _Opened(backend, model, TokenisingScorer(model.base_model))
+        return _Opened(backend, model, TokenisingScorer(model.base_model, marks=True))
 
     def _base_model_path(self) -> str:
         """The base model as ART loads it: the embedded one by its directory, every other by its name."""
@@ -135,8 +130,8 @@ class LocalBackend:
                 result = await opened.backend.train(
                     opened.model,
                     prepared.groups,
-                    precalculate_logprobs=needs_scoring(prepared),
-                    **local_arguments(self._trainee.training),
+                    **at_pace(local_arguments(self._trainee.training), prepared.pace),
+                    **decoupled(prepared, self._trainee.training),
                 )
         except Exception as error:
             if (trained := self._result(receipt, prepared.metrics)) is None:

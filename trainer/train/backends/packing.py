@@ -1,8 +1,13 @@
 """Groups as packed sequences: what one forward pass of a step reads.
 
-Tokenising and packing are ART's, with two changes: better shared prefixes, and no padding. ART shares one prefix per
-group. A trajectory with several decisions has several prompts, each shared by all agents of the group, so the replies
-are regrouped by prompt first. ART pads every sequence to one length; here each is cut back to its own tokens.
+Tokenising and packing are ART's, with three changes. ART shares one prefix per group; a trajectory with several
+decisions has several prompts, each shared by all agents of the group, so the replies are regrouped by prompt first. ART
+pads every sequence to one length; here each is cut back to its own tokens.
+
+And what precedes the last message of a prompt, its *beginning*, is cut off: it is read once for all sequences of a
+step, and no gradient goes through it. Instructions and worked examples are the same in every hour, so what can be
+learnt through them is what to say in every hour. Measured on the embedded model: that is where a preference for one
+answer comes from, and without it the model learns to read from the same hours (docs/learning.md).
 """
 
 from __future__ import annotations
@@ -10,13 +15,16 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+
+from trainer.inference.shared_prefix import Tokens
+from trainer.train.backends.correction import Region, correct, has_other_behaviour, with_behaviour
 
 if TYPE_CHECKING:
     import art
@@ -32,11 +40,16 @@ _LONG = 2048
 """Attention over a packed sequence is dense: beyond this length it costs more than reading a prefix twice."""
 
 
+TokenWeights = Literal["reply", "token"]
+
+
 @dataclass(frozen=True, slots=True)
 class PackedSequence:
     """One sequence of several replies after shared prefixes, as ART's loss expects; every tensor is [1, tokens]."""
 
     inputs: dict[str, Any]
+    beginnings: dict[int, Tokens] = field(default_factory=dict)
+    """What comes before the tokens of each prompt, by its id."""
 
     @property
     def tokens(self) -> Tensor:
@@ -55,13 +68,15 @@ def pack(
     scale_rewards: bool,
     seed: str,
     only_good: bool = False,
+    region: Region | None = None,
+    token_weights: TokenWeights = "reply",
 ) -> list[PackedSequence]:
     """``groups`` as packed sequences; the same seed gives the same order. Empty if nothing is trainable.
 
     ``only_good`` leaves out replies below their group's mean and drops the log-probabilities, which turns the policy
-    gradient into a supervised loss weighted by advantage.
+    gradient into a supervised loss weighted by advantage. ``region`` bounds what tokens of another policy count.
+    ``token_weights`` says whether replies count the same, as in ART, or tokens.
     """
-    from art.preprocessing.pack import packed_tensors_from_tokenized_results
     from art.preprocessing.tokenize import tokenize_trajectory_groups
 
     with _seeded(seed):
@@ -79,59 +94,82 @@ def pack(
         ]
         if not results:
             return []
-        packed = packed_tensors_from_tokenized_results(
-            results,
+        if token_weights == "token":
+            results = [replace(one, weight=1.0) for one in results]
+        beginnings = _beginnings(results, tokenizer)
+        results = [_after(one, len(beginnings[one.prompt_id])) for one in results]
+        state = random.getstate()
+        packed = _packed(results, tokenizer)
+        if region is not None and not only_good and has_other_behaviour(results):
+            random.setstate(state)  # the same order and the same names again
+            behaviour = _packed([with_behaviour(one) for one in results], tokenizer)["logprobs"]
+            correct(packed, behaviour, region)
+    if only_good:
+        packed["logprobs"].fill_(float("nan"))
+    return [_trimmed(packed, row, beginnings) for row in range(packed["tokens"].shape[0])]
+
+
+def _packed(results: Sequence[TokenizedResult], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    from art.preprocessing.pack import packed_tensors_from_tokenized_results
+
+    return dict(
+        packed_tensors_from_tokenized_results(
+            list(results),
             seq_len=_sequence_length(results),
             pad_token_id=int(tokenizer.pad_token_id or 0),
             truncate_long_results=False,
             verbosity=0,
         )
-    if only_good:
-        packed["logprobs"].fill_(float("nan"))
-    packed["still"] = _still(results, packed["parent_ids"], packed["input_pos"], tokenizer)
-    return [_trimmed(packed, row) for row in range(packed["tokens"].shape[0])]
+    )
 
 
-def _still(
-    results: Sequence[TokenizedResult], parents: Tensor, positions: Tensor, tokenizer: PreTrainedTokenizerBase
-) -> Tensor:
-    """Which tokens no gradient goes through: those before the last message of each prompt.
-
-    Instructions and worked examples are the same in every hour, so what can be learnt through them is what to say in
-    every hour. Measured on the embedded model: that is where a preference for one answer comes from, and without it the
-    model learns to read from the same hours (docs/learning.md).
-    """
-    known: dict[str, int] = {}
-    still = torch.zeros_like(parents, dtype=torch.bool)
-    bounds: dict[int, int] = {}
-    for one in results:
-        bounds[one.prompt_id] = min(bounds.get(one.prompt_id, len(one.token_ids)), _beginning(one, tokenizer, known))
-    for prompt, bound in bounds.items():
-        still |= (parents == prompt) & (positions < bound)
-    return still
-
-
-def _beginning(result: TokenizedResult, tokenizer: PreTrainedTokenizerBase, known: dict[str, int]) -> int:
-    """How many of the reply's tokens precede the last message of its prompt; 0 if that cannot be told."""
-    trajectory = result.trajectory
-    if trajectory.additional_histories:  # which of its prompts this is, ART does not say
-        return 0
-    before = [one for one in trajectory.messages_and_choices if isinstance(one, dict)][:-1]
+def beginning_of(
+    messages: Sequence[Any], tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase, known: dict[str, int]
+) -> int:
+    """How many of the ``tokens`` of a prompt precede its last message; 0 if that cannot be told."""
+    before = list(messages[:-1])
     key = repr(before)
     if key not in known:
         try:
             encoded = tokenizer.apply_chat_template(before, return_dict=True)["input_ids"] if before else []
         except Exception:  # a chat template is a program of its own and raises what it likes
             encoded = []
-        known[key] = _common(encoded, result.token_ids)
+        known[key] = common_length(encoded, tokens)
     return known[key]
 
 
-def _trimmed(packed: Any, row: int) -> PackedSequence:
-    length = int((packed["group_ids"][row] != -1).sum())
-    return PackedSequence(
-        {key: value[row : row + 1, :length] for key, value in packed.items() if isinstance(value, torch.Tensor)}
+def _beginnings(results: Sequence[TokenizedResult], tokenizer: PreTrainedTokenizerBase) -> dict[int, Tokens]:
+    """The beginning of each prompt, by its id."""
+    known: dict[str, int] = {}
+    found: dict[int, Tokens] = {}
+    for one in results:
+        length = 0
+        if not one.trajectory.additional_histories:  # else ART does not say which of its prompts this is
+            messages = [turn for turn in one.trajectory.messages_and_choices if isinstance(turn, dict)]
+            length = min(beginning_of(messages, one.token_ids, tokenizer, known), one.prompt_length)
+        tokens = tuple(one.token_ids[:length])
+        found[one.prompt_id] = min(tokens, found.get(one.prompt_id, tokens), key=len)
+    return found
+
+
+def _after(result: TokenizedResult, beginning: int) -> TokenizedResult:
+    """``result`` without its first tokens, which are part of its prompt."""
+    return replace(
+        result,
+        token_ids=result.token_ids[beginning:],
+        input_pos=result.input_pos[beginning:],
+        assistant_mask=result.assistant_mask[beginning:],
+        logprobs=result.logprobs[beginning:],
+        extra_logprobs={key: values[beginning:] for key, values in result.extra_logprobs.items()},
+        prompt_length=result.prompt_length - beginning,
     )
+
+
+def _trimmed(packed: Any, row: int, beginnings: Mapping[int, Tokens]) -> PackedSequence:
+    length = int((packed["group_ids"][row] != -1).sum())
+    tensors = {key: value[row : row + 1, :length] for key, value in packed.items() if isinstance(value, torch.Tensor)}
+    prompts = torch.unique(tensors["parent_ids"]).tolist()
+    return PackedSequence(tensors, {prompt: beginnings[prompt] for prompt in prompts if beginnings[prompt]})
 
 
 def _shared(results: list[TokenizedResult]) -> list[TokenizedResult]:
@@ -164,7 +202,7 @@ def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[in
     The last prompt token is never shared: each reply's first token is predicted from its own copy.
     """
     lengths = [len(sequence) for sequence in sequences]
-    neighbours = [_common(one, other) for one, other in pairwise(sequences)]
+    neighbours = [common_length(one, other) for one, other in pairwise(sequences)]
     best: list[tuple[int, Cluster | None]] = [(0, None)]
     for stop in range(1, len(sequences) + 1):
         shared, bound, total = lengths[stop - 1], first_trained[stop - 1], 0
@@ -186,7 +224,8 @@ def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[in
     return clusters[::-1]
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many first tokens the two share."""
     for index, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return index

@@ -3,58 +3,60 @@
 ART silently drops groups without spread, single members and members exactly at the mean; here each of them is counted
 before ART sees the rest. A member that makes conversion, scoring or the step fail is counted too (``row_fault``); like
 every member that is not trained, it stays in its group as a plain turn, since its score belongs to the group's mean.
-
-A backend whose policy is not in this process cannot score replies that were logged without log-probabilities. ART's
-trainers can compute those of a whole batch with the current policy before they train (``precalculate_logprobs``),
-which is the same as scoring. So such a reply only gets its tokens, with a placeholder that marks them as trained, and
-``train`` turns that option on whenever a batch contains such tokens. The price: logged log-probabilities in the same
-batch are recomputed as well.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
 from data_bridge.art_converter import (
-    MAX_TOKENS,
     UNTRAINED,
     ConversionRules,
     Converted,
     RewardedTrajectory,
-    Scored,
-    Scorer,
-    ScoreRequest,
     TokenCounts,
     convert_group,
     untrained,
 )
 from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
+from data_bridge.scoring import Scorer
 from trainer.config.training import ObjectiveSettings, TraineeSettings
 from trainer.faults import RowFaults, bisected, control_row, described, may_be_a_rows
-from trainer.train.credit import beside_the_game, credits_of
-from trainer.train.selection import advantages, spread
+from trainer.rewards import RewardHistory
+from trainer.train.credit import RULE, beside_the_game, history_of
+from trainer.train.selection import advantages, pooled_trust, trust, why_no_signal
+from trainer.train.step_credit import as_whole, by_decision
 from trainer.types import MIN_GROUP, Batch, JudgedGroup, PreparedBatch
 
 if TYPE_CHECKING:
     import art
-    from transformers import PreTrainedTokenizerBase
 
-logger = logging.getLogger(__name__)
-
-_PLACEHOLDER = 0.0
+USUAL = 0.25
+"""The mean size of an advantage that is a whole step on the absolute scale: of scores half of which are 0.5 higher."""
 _ROUNDING = 1e-9
 """A credit smaller than this is a rounding error, and ART scales up whatever a batch consists of."""
 
 
-async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None = None) -> PreparedBatch:
-    """``batch`` for ``backend.train``."""
+async def prepare(
+    batch: Batch, trainee: TraineeSettings, scorer: Scorer | None = None, base_model: str | None = None
+) -> PreparedBatch:
+    """``batch`` for ``backend.train``. ``base_model`` is what the backend trains, if --base-model does not say."""
+    if not trainee.training.step_credit:
+        return await _prepared(batch, trainee, scorer, base_model)
+    parted = by_decision(batch, trainee.training.step_discount)
+    return as_whole(await _prepared(parted.batch, trainee, scorer, base_model), batch, parted.decisions)
+
+
+async def _prepared(
+    batch: Batch, trainee: TraineeSettings, scorer: Scorer | None, base_model: str | None
+) -> PreparedBatch:
     settings = trainee.training
     rules = ConversionRules(
         trainee=batch.model,
@@ -63,23 +65,40 @@ async def prepare(batch: Batch, trainee: TraineeSettings, scorer: Scorer | None 
         foreign=settings.foreign,
         drawn=trainee.drawn,
         max_staleness=settings.max_staleness,
+        base_names=(base_model or trainee.model.base_model, *settings.base_names),
+        served=batch.served,
     )
     invalid = (one for judged in batch.groups for one in beside_the_game(judged))
     known = {one.trajectory_id: exclusion_of(one, Reason.INVALID) for one in invalid}
     known |= {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
+    rule = replace(RULE, scale=settings.scale_rewards)
+    history = history_of(batch.groups, rule, batch.baselines)
+    worth = pooled_trust(batch.groups)
     parts = [
-        await _prepared_group(judged, rewards, rules, scorer, trainee.min_spread, known)
-        for judged, rewards in zip(batch.groups, credits_of(batch.groups), strict=True)
+        await _prepared_group(judged, [one.credit for one in rewards], rules, scorer, trainee.min_spread, known, worth)
+        for judged, rewards in zip(batch.groups, history, strict=True)
     ]
     groups = [part.group for part in parts if part.group is not None]
+    # ART scales the advantages of every batch to one size, and Adam its gradient: only the learning rate can say what
+    # a batch is worth.
+    pace = batch.share * worth * _size_of(groups, settings)
     counts = sum((part.counts for part in parts), TokenCounts())
     return PreparedBatch(
         batch=batch,
         groups=groups,
         exclusions=tuple(exclusion for part in parts for exclusion in part.exclusions),
         trainable_tokens=counts.trainable,
-        metrics=_metrics(batch, groups, counts, settings),
+        metrics=_metrics(batch, groups, counts, settings) | {"pace": pace},
+        pace=pace,
+        history=RewardHistory(rule, tuple(one for rewards in history for one in rewards)),
     )
+
+
+def _size_of(groups: Sequence[art.TrajectoryGroup], settings: ObjectiveSettings) -> float:
+    """The mean size of the advantages on the absolute scale; on the batch's own, every step is a whole one."""
+    if settings.advantage_scale == "batch" or not groups:
+        return 1.0
+    return min(1.0, fmean(abs(one.reward) for group in groups for one in group.trajectories) / USUAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +115,17 @@ async def _prepared_group(
     scorer: Scorer | None,
     min_spread: float,
     known: Mapping[str, Exclusion],
+    worth: float,
 ) -> _Part:
     import art
 
     if len(rewards) < MIN_GROUP:
         return _Part(None, _excluded(judged, Reason.NO_COMPARABLE_PEER, "alone in its group"))
-    apart = spread(judged.scores)
-    if apart == 0 or apart < min_spread:
-        return _Part(None, _excluded(judged, Reason.NO_SPREAD, f"best and worst differ by {apart:.3f}"))
+    missing = why_no_signal(judged.scores, judged.uncertainties, min_spread)
+    if missing is None and min(worth, trust(judged.scores, judged.uncertainties)) == 0:
+        missing = Reason.WITHIN_NOISE, "its scores, or those of its step, vary no more than the judge's orders"
+    if missing is not None:
+        return _Part(None, _excluded(judged, *missing))
     signs = advantages(rewards)
     members = [
         RewardedTrajectory(trajectory, reward, is_above_mean=sign > 0)
@@ -222,7 +244,10 @@ def _metrics(
         "share_foreign": _share(counts.foreign, counts.trainable),
         "share_rescored": _share(counts.rescored, counts.trainable),
         "share_retokenised": _share(counts.retokenised, counts.trainable),
+        "share_stale": _share(counts.stale, counts.trainable),
+        "share_corrected": _share(counts.corrected, counts.trainable),
         "share_off_temperature": _share(counts.off_temperature, counts.trainable),
+        "share_off_top_p": _share(counts.off_top_p, counts.trainable),
     }
     of_groups = [
         advantage
@@ -243,89 +268,16 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-# Scoring left to the trainer
-
-
-class NoTokenizer(BackendError):
-    """The tokenizer of the trained model is not available on this machine."""
-
-
-class TokenisingScorer:
-    """A ``Scorer`` that leaves the scoring to the trainer. It loads the tokenizer when the first reply needs it."""
-
-    def __init__(self, base_model: str) -> None:
-        self._base_model = base_model
-        self._tokenizer: PreTrainedTokenizerBase | NoTokenizer | None = None
-
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
-        tokenizer = self._loaded()
-        return [_tokenised(tokenizer, request) for request in requests]
-
-    def fault_of_tokens(self, groups: Sequence[art.TrajectoryGroup]) -> BaseException | None:
-        """What ART raises when it makes tokens of ``groups``, as it does before it trains them."""
-        from art.preprocessing.tokenize import tokenize_trajectory_groups
-
-        try:
-            options: dict[str, bool] = {"allow_training_without_logprobs": False, "scale_rewards": False}
-            list(tokenize_trajectory_groups(self._loaded(), list(groups), **options))
-        except Exception as error:
-            return error if may_be_a_rows(error) else None
-        return None
-
-    def _loaded(self) -> PreTrainedTokenizerBase:
-        if self._tokenizer is None:
-            from transformers import AutoTokenizer
-
-            try:
-                self._tokenizer = AutoTokenizer.from_pretrained(self._base_model)
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                self._tokenizer = NoTokenizer(self._base_model)
-                raise self._tokenizer from error
-        if isinstance(self._tokenizer, NoTokenizer):
-            raise self._tokenizer
-        return self._tokenizer
-
-
-def _tokenised(tokenizer: PreTrainedTokenizerBase, request: ScoreRequest) -> Scored | None:
-    """The tokens of one reply; None if they do not fit or the chat template does not take its prompt."""
-    from trainer.inference.base_model import prompt_tokens
-
-    end = tokenizer.eos_token_id
-    reply = request.tokens(tokenizer, end=end, ends={end, tokenizer.pad_token_id})
-    if reply is None or not reply.token_ids:
-        return reply
-    try:
-        prompt = prompt_tokens(tokenizer, request.messages)
-    except Exception:  # a chat template is a program of its own and raises what it likes: its row's fault
-        return None
-    if len(prompt) + len(reply.token_ids) > MAX_TOKENS:
-        return None
-    return reply if reply.logprobs else replace(reply, logprobs=(_PLACEHOLDER,) * len(reply.token_ids))
-
-
-async def prepare_deferred(batch: Batch, trainee: TraineeSettings, scorer: TokenisingScorer) -> PreparedBatch:
-    """``batch`` for a trainer that scores.
-
-    Without a tokenizer, replies that need scoring are left out and counted, and logged tokens are taken for the
-    reply's: whether they say it cannot be told here.
-    """
-    try:
-        return await prepare(batch, trainee, scorer)
-    except NoTokenizer as error:
-        logger.warning(
-            "The tokenizer of %s cannot be loaded: replies without log-probabilities are left out, and logged tokens "
-            "are not compared with their text.",
-            error.args[0],
-        )
-        return await prepare(batch, trainee)
-
-
-def needs_scoring(prepared: PreparedBatch) -> bool:
-    """Whether the trainer must compute log-probabilities before it trains this batch."""
-    return prepared.metrics.get("share_rescored", 0.0) > 0
-
-
 # Before anything is sent
+
+
+def why_nothing(prepared: PreparedBatch) -> str:
+    reasons = Counter(exclusion.reason.value for exclusion in prepared.exclusions)
+    counted = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common()) or "the batch is empty"
+    return (
+        f"Batch {prepared.batch.batch_id} has no trainable token, so nothing was trained ({counted}): "
+        "check --purposes, --foreign and the judge's scores."
+    )
 
 
 def check_trainable(prepared: PreparedBatch) -> None:

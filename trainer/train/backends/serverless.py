@@ -29,14 +29,9 @@ from pydantic import SecretStr
 from data_bridge.errors import BackendError, ConfigurationError
 from trainer.config.training import TraineeSettings
 from trainer.train.backends import remote_job
-from trainer.train.backends.art_interface import base_model_of, import_art, our_names, serverless_arguments
-from trainer.train.backends.prepare import (
-    TokenisingScorer,
-    check_sendable,
-    check_trainable,
-    needs_scoring,
-    prepare_deferred,
-)
+from trainer.train.backends.art_interface import at_pace, base_model_of, import_art, our_names, serverless_arguments
+from trainer.train.backends.deferred import TokenisingScorer, needs_scoring, prepare_logged
+from trainer.train.backends.prepare import check_sendable, check_trainable
 from trainer.train.backends.remote_job import Event, Fate, JobEnd, Pace, Patience, Receipt
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
@@ -158,7 +153,7 @@ class ServerlessBackend:
         return Checkpoint(self._trainee.model.model, step, self._base_model, self.name, location)
 
     async def prepare(self, batch: Batch) -> PreparedBatch:
-        return await prepare_deferred(batch, self._trainee, self._scorer)
+        return await prepare_logged(batch, self._trainee, self._scorer)
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:
         check_trainable(prepared)
@@ -220,7 +215,7 @@ class ServerlessBackend:
             model_id=model.id,
             trajectory_groups=prepared.groups,
             experimental_config=_experimental_config(
-                {**self._arguments, "precalculate_logprobs": needs_scoring(prepared)}
+                {**at_pace(self._arguments, prepared.pace), "precalculate_logprobs": needs_scoring(prepared)}
             ),
         )
         job_id = getattr(job, "id", None)

@@ -1,18 +1,26 @@
-"""What ``check_windows`` found, ready to print as text or JSON. Pure."""
+"""What can be trained in the log, what cannot, and why: as ``check_windows`` prints and the console shows it."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from data_bridge.database import Database
 from data_bridge.quality import Exclusion, Reason
-from data_bridge.survey import Survey, Totals, WindowSummary, total
-from trainer.config.data_commands import CheckSettings
-from trainer.config.sections import ReadinessSettings
+from data_bridge.reader import WindowReader
+from data_bridge.survey import Survey, Totals, WindowSummary, survey, total
+from trainer.config.derived import window_rules
+from trainer.config.sections import JudgeCostSettings, PlanSettings, ReadinessSettings
 from trainer.judge.cost import CostEstimate, estimate
+from trainer.judge.open import measured_by
+from trainer.ledger.clock import clock
+from trainer.ledger.evaluations import first_consulted
+from trainer.ledger.runs import has_ledger
+from trainer.patterns.faults import Observed, observed
+from trainer.patterns.significance import MOST_SHOWN, ErrorPattern, patterns_of
 from trainer.plan.plan import make_plan
 from trainer.progress import counted
 from trainer.statistics.hold_out import hold_out
@@ -33,6 +41,8 @@ class CheckReport:
     missing: tuple[str, ...]
     """What a training run still needs, one sentence each; empty if it is ready."""
     cost: CostEstimate
+    patterns: tuple[ErrorPattern, ...] = ()
+    """What goes wrong in the same way in several trajectories, significant ones first."""
 
     @property
     def ready(self) -> bool:
@@ -62,11 +72,44 @@ class CheckReport:
             "missing": list(self.missing),
             "estimated_cost": self.cost.usd,
             "estimated_calls": self.cost.calls,
+            "patterns": [pattern_json(one) for one in self.patterns[:MOST_SHOWN]],
         }
 
 
+async def check_log(
+    database: Database,
+    reading: ReadinessSettings,
+    groups: PlanSettings,
+    judge: JudgeCostSettings,
+    *,
+    on_window: Callable[[int, int], None] | None = None,
+) -> CheckReport:
+    """Read every window of the lookback, and say what a training would make of it. Reads only."""
+    rules = window_rules(reading, now=await clock(database, reading.until))
+    seen: list[Observed] = []
+    surveyed = await survey(
+        WindowReader(database, rules),
+        rules,
+        judge.purposes,
+        is_measured=measured_by(judge),
+        on_window=on_window,
+        on_read=lambda trajectory: seen.append(observed(trajectory)),
+    )
+    consulted = await first_consulted(database.pool) if await has_ledger(database) else ()
+    found = patterns_of(seen)
+    return make_report(surveyed, database.label, reading, groups, judge, consulted=consulted, patterns=found)
+
+
 def make_report(
-    surveyed: Survey, settings: CheckSettings, database: str, *, seed: int, consulted: Collection[str] = ()
+    surveyed: Survey,
+    database: str,
+    reading: ReadinessSettings,
+    groups: PlanSettings,
+    judge: JudgeCostSettings,
+    *,
+    seed: int = 0,
+    consulted: Collection[str] = (),
+    patterns: tuple[ErrorPattern, ...] = (),
 ) -> CheckReport:
     """Group and thin the windows as the trainer would; report what remains, what it costs and what is missing.
 
@@ -74,8 +117,8 @@ def make_report(
     """
     usable = [window for window in surveyed.windows if window.usable]
     trained = [window.window_id for window in surveyed.windows if window.is_trained]
-    held_out = hold_out(usable, consulted, settings.windows, trained=trained)
-    plan = make_plan(surveyed.windows, settings.groups, seed, held_out)
+    held_out = hold_out(usable, consulted, reading, trained=trained)
+    plan = make_plan(surveyed.windows, groups, seed, held_out)
     windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
@@ -87,9 +130,22 @@ def make_report(
         plan.groups,
         plan.dropout_rate,
         plan.dropped,
-        tuple(_missing(totals, settings.windows)),
-        estimate(plan.groups, judge_tokens, settings.judge),
+        tuple(_missing(totals, reading)),
+        estimate(plan.groups, judge_tokens, judge),
+        patterns,
     )
+
+
+def pattern_json(one: ErrorPattern) -> dict[str, Any]:
+    return {
+        "source": one.source.value,
+        "pattern": one.template,
+        "trajectories": len(one.trajectories),
+        "by_week": dict(one.by_week),
+        "by_agent": dict(one.by_agent),
+        "significant": list(one.significant),
+        "example": one.trajectories[0],
+    }
 
 
 def _without_ungrouped(windows: Sequence[WindowSummary], plan: RunPlan) -> list[WindowSummary]:

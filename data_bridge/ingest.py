@@ -1,0 +1,146 @@
+"""Rows that agents send themselves, stamped with who they are and when they played before they are stored.
+
+An agent does not say itself who it is or which window it belongs to: the key says the first, its start the second, and
+only a window that is still open takes rows, so that nobody writes into the past. A bad row costs itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from data_bridge.database import Database
+from data_bridge.decode import Undecodable, decode_steps
+from data_bridge.migrate import owns_game_tables
+from data_bridge.trajectory_rows import TrajectoryRow, insert_trajectories
+from data_bridge.window_ids import is_closed, window_of
+
+_BEHIND = timedelta(days=1)
+_AHEAD = timedelta(minutes=1)
+"""How far an agent's clock may be ahead of the database's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentTrajectory:
+    """A row as an agent sends it: the game's columns that are the agent's to say."""
+
+    trajectory_id: str
+    agent_id: str
+    start_time: datetime
+    end_time: datetime
+    steps_json: str
+    metadata_json: str = "{}"
+    scenario_id: str | None = None
+    final_balance: float | None = None
+    final_pnl: float | None = None
+    total_reward: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrajectory:
+    """What became of a row."""
+
+    trajectory_id: str
+    agent_id: str
+    window_id: str | None
+    state: str
+    """``stored``, ``known`` (sent before; the first counts) or ``refused``."""
+    reason: str = ""
+
+
+async def store_sent(database: Database, sent: Sequence[SentTrajectory]) -> list[StoredTrajectory]:
+    """Store what can be stored, each row once; one result for each row, in order."""
+    async with database.pool.acquire() as connection:
+        now: datetime = await connection.fetchval("SELECT now()")
+        adds_agents = await owns_game_tables(connection)
+        users = await connection.fetch('SELECT "id" FROM "User" WHERE "id" = ANY($1)', _agents(sent))
+        known = {row["id"] for row in users}
+        results = [_checked(one, now, adds_agents or one.agent_id in known) for one in sent]
+        rows = [_row(one, now) for one, found in zip(sent, results, strict=True) if found.state == "stored"]
+        if not rows:
+            return results
+        query = 'SELECT "trajectoryId" FROM "trajectories" WHERE "trajectoryId" = ANY($1)'
+        before = {row[0] for row in await connection.fetch(query, [row.trajectory_id for row in rows])}
+        foreign = await insert_trajectories(connection, rows, add_agents=adds_agents, with_calls=False)
+    others = {row.id for row in foreign}
+    return [_outcome(one, found, before, others) for one, found in zip(sent, results, strict=True)]
+
+
+def _agents(sent: Sequence[SentTrajectory]) -> list[str]:
+    return sorted({one.agent_id for one in sent})
+
+
+def _outcome(one: SentTrajectory, found: StoredTrajectory, before: set[str], others: set[str]) -> StoredTrajectory:
+    if found.state != "stored":
+        return found
+    if _row_id(one) in others:
+        return replace(found, state="refused", reason="this trajectory id belongs to another agent's row")
+    return replace(found, state="known") if one.trajectory_id in before else found
+
+
+def _checked(one: SentTrajectory, now: datetime, has_agent: bool) -> StoredTrajectory:
+    def refused(reason: str) -> StoredTrajectory:
+        return StoredTrajectory(one.trajectory_id, one.agent_id, None, "refused", reason)
+
+    if not has_agent:
+        return refused("the game has no such agent")
+    if one.start_time > now + _AHEAD:
+        return refused("it starts in the future")
+    if now - one.start_time > _BEHIND or is_closed(window_of(one.start_time), 1, now):
+        return refused("its window is closed: rows are taken until ten minutes after their hour")
+    window_id = window_of(one.start_time)
+    if one.end_time < one.start_time:
+        return refused("it ends before it starts")
+    if any("\x00" in text for text in (one.steps_json, one.metadata_json, one.scenario_id or "")):
+        return refused("it has a NUL character")
+    try:
+        decode_steps(one.steps_json)
+        metadata = msgspec.json.decode(one.metadata_json)
+    except Undecodable as error:
+        return refused(f"stepsJson: {error.detail}")
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return refused("metadataJson is not JSON")
+    if not isinstance(metadata, dict):
+        return refused("metadataJson is not an object")
+    return StoredTrajectory(one.trajectory_id, one.agent_id, window_id, "stored")
+
+
+def _row_id(one: SentTrajectory) -> str:
+    """Always the same for the same agent's trajectory, so that a repetition is known and a stranger's is not."""
+    digest = hashlib.blake2b(f"{one.agent_id}\0{one.trajectory_id}".encode(), digest_size=8).digest()
+    return str(int.from_bytes(digest, "big") >> 1)
+
+
+def _row(one: SentTrajectory, now: datetime) -> TrajectoryRow:
+    steps = decode_steps(one.steps_json)
+    window_id, duration = window_of(one.start_time), (one.end_time - one.start_time) / timedelta(milliseconds=1)
+    return TrajectoryRow(
+        id=_row_id(one),
+        trajectory_id=one.trajectory_id,
+        agent_id=one.agent_id,
+        start_time=one.start_time,
+        end_time=one.end_time,
+        duration_ms=min(int(duration), 2**31 - 1),
+        window_id=window_id,
+        window_hours=1,
+        episode_id=None,
+        scenario_id=one.scenario_id or window_id,
+        steps_json=one.steps_json,
+        reward_components_json="{}",
+        metrics_json="{}",
+        metadata_json=one.metadata_json,
+        total_reward=one.total_reward,
+        episode_length=len(steps),
+        final_status="completed",
+        final_balance=one.final_balance,
+        final_pnl=one.final_pnl,
+        trades_executed=0,
+        posts_created=0,
+        is_training_data=True,
+        is_evaluation=False,
+        recorded_at=now.astimezone(UTC),
+    )

@@ -1,0 +1,69 @@
+"""``--init-from``: a lineage that begins with another's adapter, and the beginnings that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_bridge.errors import ConfigurationError
+from tests.builders_training import good_and_bad_batch
+from tests.integration.test_cpu_backend import likelihood, opened, train
+from tests.tiny_model import shared_tiny_model, tiny_model_directory
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_tiny_model(tmp_path_factory)
+
+
+async def source(home: Path, tiny: Path) -> float:
+    """Two steps of a lineage; returns what it says of the good reply."""
+    backend = await opened(home, tiny, model="source", learning_rate=5e-3)
+    for step in range(2):
+        await train(backend, good_and_bad_batch(f"batch-{step}", policy_step=step))
+    said = await likelihood(backend, "BUY ACME 10")
+    await backend.close()
+    return said
+
+
+async def test_the_adapter_is_the_first_step_and_training_goes_on_from_it(tmp_path: Path, tiny: Path) -> None:
+    said = await source(tmp_path, tiny)
+    for _ in range(2):  # the same command again continues
+        backend = await opened(tmp_path, tiny, model="target", init_from="source@step2")
+        assert await backend.current_step() == 1
+        assert await likelihood(backend, "BUY ACME 10") == pytest.approx(said, abs=1e-4)
+        await backend.close()
+    backend = await opened(tmp_path, tiny, model="target", init_from="source@step2")
+    result = await train(backend, good_and_bad_batch("batch-9", policy_step=1))
+    assert (result.checkpoint.step, result.parent_step) == (2, 1)
+    assert await likelihood(backend, "BUY ACME 10") > said
+    await backend.close()
+    untouched = await opened(tmp_path, tiny, model="source")
+    assert await likelihood(untouched, "BUY ACME 10") == pytest.approx(said, abs=1e-4)
+    await untouched.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "why"),
+    [
+        ("source", {}, "MODEL@stepN"),
+        ("source@step0", {}, "MODEL@stepN"),
+        ("source@step9", {}, "no intact checkpoint"),
+        ("source@step2", {"model": "source"}, "did not begin with it"),
+    ],
+)
+async def test_a_beginning_that_cannot_be_is_refused(
+    tmp_path: Path, tiny: Path, name: str, fields: dict[str, Any], why: str
+) -> None:
+    await source(tmp_path, tiny)
+    with pytest.raises(ConfigurationError, match=why):
+        await opened(tmp_path, tiny, **({"model": "target"} | fields), init_from=name)
+
+
+async def test_an_adapter_of_another_base_model_is_refused(tmp_path: Path, tiny: Path) -> None:
+    await source(tmp_path, tiny)
+    other = tiny_model_directory(tmp_path / "other", seed=1)
+    with pytest.raises(ConfigurationError, match="was trained on"):
+        await opened(tmp_path, other, model="target", init_from="source@step2")

@@ -1,0 +1,123 @@
+"""Promote, roll back and settle canaries by the stored evidence: what ``promote.py`` and the console do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_bridge.database import Database
+from data_bridge.errors import ConfigurationError, NotEnoughData, PromotionRefused
+from trainer.config.training import AddressSettings, GateSettings
+from trainer.evidence import Interval, Ruling
+from trainer.ledger.checkpoints import named_checkpoint, parse_checkpoint_name
+from trainer.ledger.clock import clock
+from trainer.ledger.evaluations import latest_evaluation
+from trainer.ledger.releases import Promotion, running_canary, serving
+from trainer.promote.canary import CanaryDecision, decide, evidence_of, settle_canary
+from trainer.promote.publish import end_canary, finish_canary, publish, roll_back
+from trainer.promote.ruling import standing_ruling
+
+
+async def promote_checkpoint(
+    database: Database,
+    home: Path,
+    name: str | None,
+    model: str,
+    gate: GateSettings,
+    addresses: AddressSettings,
+    *,
+    reason: str | None = None,
+    force: bool = False,
+    canary: float | None = None,
+) -> Promotion:
+    """Give a checkpoint (the newest of ``model`` unless named) to all agents, or to a share of them.
+
+    It decides by the evidence that is stored: ``evaluate.py`` does the evaluation, so this is fast. NotEnoughData if
+    there is none against what the agents use now, PromotionRefused if the gate is against it; ``force`` overrides both.
+    """
+    checkpoint = await named_checkpoint(database, name, model)
+    now = await serving(database, checkpoint.model)
+    if now is not None and now.checkpoint == checkpoint:
+        raise ConfigurationError(f"The agents already use {checkpoint.name}: name another checkpoint.")
+    used_step = now.checkpoint.step if now is not None else 0
+    evaluation = await latest_evaluation(database, checkpoint.model, checkpoint.step, against=used_step)
+    decision = None if evaluation is None else await standing_ruling(database, evaluation, gate)
+    if decision is None and not force:
+        raise NotEnoughData(
+            f"{checkpoint.name} has not been compared with what the agents use now (step {used_step}): "
+            f"run `evaluate.py {checkpoint.step}` first."
+        )
+    if decision is not None:
+        if decision.ruling is not Ruling.PROMOTE and not force:
+            raise PromotionRefused(
+                f"{checkpoint.name} is not promoted ({decision.ruling.value}): {decision.sentence}. "
+                "The evidence is stored; --force --reason WHY overrides the gate."
+            )
+        reason = reason or decision.sentence
+    return await publish(
+        database,
+        home,
+        checkpoint.as_release(),
+        checkpoint.served_at(addresses),
+        reason=reason or "",
+        evaluation=evaluation,
+        forced=force,
+        canary=canary,
+    )
+
+
+async def go_back(
+    database: Database, home: Path, name: str | None, model: str, addresses: AddressSettings, *, reason: str
+) -> Promotion:
+    """Let agents use an earlier checkpoint, the previous one unless named; a running canary is what ends first."""
+    step = None
+    if name is None and await running_canary(database, model) is not None:
+        return await end_canary(database, home, model, outcome=reason)
+    if name is not None:
+        model, step = parse_checkpoint_name(name, model)
+    return await roll_back(database, home, model, lambda one: one.served_at(addresses), step=step, reason=reason)
+
+
+async def end_trial(database: Database, home: Path, model: str, *, reason: str) -> Promotion:
+    """Take the running canary back, whatever its results. ConfigurationError if none is running."""
+    return await end_canary(database, home, model, outcome=reason)
+
+
+async def finish_trial(
+    database: Database, home: Path, model: str, until: str | None, *, force: bool, reason: str
+) -> Promotion | CanaryDecision:
+    """Settle the running canary by its results; with ``force`` give it to all agents. ConfigurationError if none is."""
+    if force:
+        return await finish_canary(database, home, model, outcome=reason)
+    decision = await settle_canary(database, home, model, now=await clock(database, until))
+    if decision is None:
+        raise ConfigurationError(f"No canary of {model!r} is running: start one with --canary SHARE.")
+    return decision
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryProgress:
+    """How a running canary does so far. Looking at it changes nothing."""
+
+    name: str
+    share: float
+    windows: int
+    ruling: str
+    reason: str
+    difference: Interval | None
+
+
+async def canary_progress(database: Database, model: str, until: str | None = None) -> CanaryProgress | None:
+    trial = await running_canary(database, model)
+    if trial is None:
+        return None
+    evidence = await evidence_of(database, trial, await clock(database, until))
+    decision = decide(evidence)
+    return CanaryProgress(
+        trial.checkpoint.name,
+        trial.canary_share or 0.0,
+        evidence.windows,
+        decision.ruling.value,
+        decision.reason,
+        decision.difference,
+    )

@@ -1,7 +1,6 @@
 """Training on a frozen log: how far the policy drifts under random verdicts, and what it learns under true ones.
 
     python benchmarks/off_policy.py [--seeds 20] [--steps 17] [--learning-rate 0.1] [--quick]
-    python benchmarks/off_policy.py --model [DIRECTORY] [--seeds 3] [--quick]      the same on a language model
 
 A softmax policy over features of the hour, behind the real path of a training step: credit, conversion, scoring,
 packing, ART's loss, Adam. One week of hours is played once by the untrained policy and trained step by step:
@@ -18,7 +17,7 @@ exactly 1, beside the share of foreign ones.
 Then a judge of pure noise and a true one, both asked in two orders, for ten steps of fresh play: what the policy learns
 when it is told how much the judge differs with itself (``--advantage-scale`` batch and absolute), and when not (0.1.0).
 
-``--model`` trains a language model on the hours of the frozen week instead (the embedded one, or that in DIRECTORY).
+``language_week.py`` is the same on a language model.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from language_week import AGENTS, LanguageWeek
 from torch import Tensor
 
 from data_bridge.models import AgentTrajectory
@@ -49,7 +47,7 @@ from data_bridge.scoring import Scored, ScoreRequest
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from tests.builders_training import IDENTITY, make_trainee
 from trainer.config.training import CpuTrainee
-from trainer.inference.base_model import EMBEDDED, model_directory, prompt_tokens
+from trainer.inference.base_model import prompt_tokens
 from trainer.inference.layout import Layout
 from trainer.inference.policy import CpuPolicy, Likelihoods
 from trainer.inference.rescoring import Position, scored
@@ -65,6 +63,8 @@ WORDS = (("Up", "Down"), ("A", "B", "C", "D"))
 BITS = 5
 """Of an hour; the first is the news, the others mean nothing."""
 GROUPS = 9
+AGENTS = 6
+"""In a group."""
 Way = Literal["replaced", "logged", "decoupled", "fresh"]
 WAYS: tuple[Way, ...] = ("replaced", "logged", "decoupled", "fresh")
 State = tuple[int, ...]
@@ -265,16 +265,8 @@ class _Scorer:
 async def train(tokenizer: Any, way: Way, how: Judging, seed: int, options: argparse.Namespace) -> Outcome:
     trainee = make_trainee(min_spread=0.0, max_staleness=10**6 if way == "logged" else 4)
     settings = step_settings(trainee, options)
-    policy: CpuPolicy
-    week: Week | LanguageWeek
-    chance, judge = random.Random(f"play {seed}"), random.Random(f"judge {seed}")
-    if options.model is None:
-        policy = SoftmaxPolicy(tokenizer, options.learning_rate, seed)
-        week = Week(policy, chance)
-    else:
-        policy = options.policy
-        policy.reset()
-        week = LanguageWeek(policy, chance)
+    policy = SoftmaxPolicy(tokenizer, options.learning_rate, seed)
+    week, judge = Week(policy, random.Random(f"play {seed}")), random.Random(f"judge {seed}")
     log = [week.group(0) for _ in range(options.steps * GROUPS)] if way != "fresh" else []
     outcome = Outcome(0.0, 0.0)
     for step in range(options.steps):
@@ -286,10 +278,7 @@ async def train(tokenizer: Any, way: Way, how: Judging, seed: int, options: argp
         if step:
             outcome.ratio_one.append(metrics["share_ratio_one"])
             outcome.foreign.append(metrics["share_foreign"])
-    if isinstance(policy, SoftmaxPolicy):
-        outcome.drift, outcome.right = policy.drift(), policy.right()
-    elif isinstance(week, LanguageWeek):
-        outcome.drift, outcome.right = metrics["kl"], week.right()
+    outcome.drift, outcome.right = policy.drift(), policy.right()
     return outcome
 
 
@@ -350,17 +339,10 @@ def main() -> None:
     parser.add_argument("--max-importance", type=float, default=1.5)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--quick", action="store_true", help="2 seeds, 7 steps")
-    parser.add_argument(
-        "--model", nargs="?", const=EMBEDDED, help="train a language model; 7e-4 suits the embedded one"
-    )
-    parser.add_argument("--home", type=Path, default=Path(".hindsight"), help="where the converted model is kept")
     options = parser.parse_args()
     if options.quick:
-        options.seeds, options.steps = 2, 7 if options.model is None else 1
+        options.seeds, options.steps = 2, 7
     import_art()
-    if options.model is not None:
-        directory = model_directory(options.model, options.home)
-        options.policy = CpuPolicy(directory, rank=16, learning_rate=options.learning_rate, seed=0)
     torch.set_num_threads(1)
     gc.freeze()  # what ART imports is not looked through again and again
     tokenizer = small_tokenizer()
@@ -372,8 +354,6 @@ def main() -> None:
         foreign = fmean([one for run in noise + truth for one in run.foreign] or [math.nan])
         drift, right = figure([run.drift for run in noise]), figure([run.right for run in truth])
         print(f"{way:>10} {drift:>22} {right:>22} {ones:16.3f} {foreign:8.3f}", flush=True)
-    if options.model is not None:
-        return
     print(f"\n{'':>10} {'KL, noise in two orders':>24} {'right, true in two orders':>26}")
     for told in ("0.1.0", "batch", "absolute"):
         columns = [

@@ -66,7 +66,7 @@ async def test_groups_that_show_a_pattern_are_marked_for_replay(world: World, tm
     for window_id in hours[6:]:
         await insert_window(world.database.pool, window_id, agents=3)
     await world.train(FakeBackend(tmp_path), held_out_share=0)
-    marked = await groups_with_patterns(world.database, "hindsight", 1)
+    [marked] = await groups_with_patterns(world.database, "hindsight", 1)
     groups = await replayable(world.database, "hindsight", since=1, uses=3)
     windows = {one.group_id.split("/")[0] for one in groups if (one.batch_id, one.group_id) in marked}
     assert windows == set(hours[:6])

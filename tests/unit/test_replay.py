@@ -92,12 +92,19 @@ def test_a_draw_repeats_no_group_and_gives_all_there_are_at_most() -> None:
     assert sorted(one.number for one in drawn) == [one.number for one in BUFFER]
 
 
-def test_a_group_with_an_error_pattern_is_twice_as_likely_and_only_by_priority() -> None:
-    marked = {("batch-3", "g"), ("batch-8", "g")}
-    ratio = priorities(BUFFER, replaying(), NEWEST, marked) / priorities(BUFFER, replaying(), NEWEST)
-    assert ratio[[3, 8]] / ratio[0] == pytest.approx(2.0)
-    assert np.delete(ratio, [3, 8]) / ratio[0] == pytest.approx(1.0)
-    assert set(priorities(BUFFER, replaying(replay="uniform"), NEWEST, marked)) == {1 / len(BUFFER)}
+def test_half_of_the_chance_is_for_error_patterns_an_equal_part_each() -> None:
+    rare, common = frozenset({("batch-3", "g")}), frozenset((f"batch-{number}", "g") for number in range(6, 24))
+    plain, marked = priorities(BUFFER, replaying(), NEWEST), priorities(BUFFER, replaying(), NEWEST, (rare, common))
+    assert marked.sum() == pytest.approx(1)
+    assert marked[3] == pytest.approx(plain[3] / 2 + 1 / 4), "however many groups show the other pattern"
+    assert marked[6:].sum() == pytest.approx(plain[6:].sum() / 2 + 1 / 4)
+    assert marked[[0, 1, 2, 4, 5]] == pytest.approx(plain[[0, 1, 2, 4, 5]] / 2), "the others keep half of theirs"
+    assert set(priorities(BUFFER, replaying(replay="uniform"), NEWEST, (rare, common))) == {1 / len(BUFFER)}
+
+
+def test_a_pattern_that_no_group_of_the_buffer_shows_takes_nothing() -> None:
+    gone = (frozenset({("batch-gone", "g")}), frozenset[tuple[str, str]]())
+    assert priorities(BUFFER, replaying(), NEWEST, gone) == pytest.approx(stated(BUFFER))
 
 
 def test_a_group_that_is_beyond_the_lag_has_no_chance() -> None:

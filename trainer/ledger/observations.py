@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -49,8 +49,12 @@ async def patterns_of_run(source: Any, run_id: str) -> tuple[ErrorPattern, ...]:
     return patterns_of(map(_observed, rows))
 
 
-async def groups_with_patterns(database: Database, model: str, since: int) -> frozenset[tuple[str, str]]:
-    """Batch and group of those trained from step ``since`` on of which a member shows a significant pattern.
+Marks = tuple[frozenset[tuple[str, str]], ...]
+"""For each significant pattern the batch and group of those that show it."""
+
+
+async def groups_with_patterns(database: Database, model: str, since: int) -> Marks:
+    """For each significant pattern of what was trained from step ``since`` on: batch and group of those that show it.
 
     From what was trained alone: a run that was killed has read more than that, or less.
     """
@@ -58,11 +62,18 @@ async def groups_with_patterns(database: Database, model: str, since: int) -> fr
     found = patterns_of(map(_observed, rows))
     marked = {name for one in found if one.significant for name in one.trajectories}
     groups = await database.pool.fetch(
-        "SELECT DISTINCT batch_id, group_id FROM hindsight.batch_trajectories"
+        "SELECT trajectory_id, batch_id, group_id FROM hindsight.batch_trajectories"
         " WHERE model = $1 AND use = 1 AND NOT released AND trajectory_id = ANY($2)",
         *(model, list(marked)),
     )
-    return frozenset((row["batch_id"], row["group_id"]) for row in groups)
+    return marked_groups(found, {row["trajectory_id"]: (row["batch_id"], row["group_id"]) for row in groups})
+
+
+def marked_groups(patterns: Sequence[ErrorPattern], groups: Mapping[str, tuple[str, str]]) -> Marks:
+    """Which groups show each significant pattern, by the batch and group that a trajectory is in."""
+    return tuple(
+        frozenset(groups[name] for name in one.trajectories if name in groups) for one in patterns if one.significant
+    )
 
 
 def _observed(row: Any) -> Observed:

@@ -4,7 +4,8 @@ A step has ``--groups-per-step`` places. A group whose members are all judged al
 with ``--replay`` that place goes to a group of the ledger's buffer: first trained at most ``--replay-lag`` steps ago,
 used fewer than ``--replay-uses`` times, and never more than ``--replay-share`` of the step. ``uniform`` draws each with
 the same chance, ``prioritised`` by the spread of its scores times its freshness (1 in the newest step, falling by equal
-parts to nothing after the lag), twice as likely if one of its members shows a significant error pattern.
+parts to nothing after the lag). While there are significant error patterns, half of that chance belongs to the groups
+that show one, each pattern an equal part.
 
 A draw follows from the seed, the model, the step and what the ledger has: a killed run draws the same groups again. The
 rows are read from the game's tables; a group of which one is gone, changed or at fault is passed over.
@@ -13,7 +14,7 @@ rows are read from the game's tables; a group of which one is gone, changed or a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from data_bridge.models import AgentTrajectory
 from data_bridge.reader import WindowReader
 from trainer.config.training import ReplaySettings, ReplayShareSettings
 from trainer.ledger.batch_records import GroupRecord
-from trainer.ledger.observations import groups_with_patterns
+from trainer.ledger.observations import Marks, groups_with_patterns
 from trainer.ledger.replays import Replayable, replayable, stored_groups
 from trainer.ledger.runs import Ledger
 from trainer.types import Group, JudgedGroup
@@ -75,25 +76,30 @@ def places_of(settings: ReplayShareSettings, groups_per_step: int) -> Places:
     return Places(groups_per_step, min(int(share * groups_per_step), groups_per_step - 1))
 
 
-WITH_PATTERN = 2.0
-"""How much more likely a group is in which something went wrong that goes wrong again and again."""
-
-Marked = Collection[tuple[str, str]]
-"""Batch and group of those with an error pattern."""
+FOR_PATTERNS = 0.5
+"""The share of a draw's chance that belongs to groups in which something went wrong that goes wrong again and again."""
 
 
 def priorities(
-    groups: Sequence[Replayable], settings: ReplaySettings, newest: int, marked: Marked = ()
+    groups: Sequence[Replayable], settings: ReplaySettings, newest: int, marked: Marks = ()
 ) -> np.ndarray[Any, Any]:
-    """The chance of each group to be drawn first."""
+    """The chance of each group to be drawn first.
+
+    Every pattern has an equal part of what belongs to patterns, however many groups show it: otherwise what is wrong in
+    most groups would leave nothing for what is wrong in a few.
+    """
     if settings.replay == "uniform":
-        weights = np.ones(len(groups))
-    else:
-        ages = np.array([newest - one.step for one in groups])
-        spreads = np.array([one.spread for one in groups])
-        patterns = np.array([WITH_PATTERN if (one.batch_id, one.group_id) in marked else 1.0 for one in groups])
-        weights = spreads * (1 - ages / (settings.replay_lag + 1)) * patterns
-    return np.asarray(weights / weights.sum())
+        return np.full(len(groups), 1 / len(groups))
+    ages = np.array([newest - one.step for one in groups])
+    spreads = np.array([one.spread for one in groups])
+    weights = spreads * (1 - ages / (settings.replay_lag + 1))
+    plain = weights / weights.sum()
+    names = [(one.batch_id, one.group_id) for one in groups]
+    shown = [plain * np.array([name in pattern for name in names]) for pattern in marked]
+    parts = [part / part.sum() for part in shown if part.sum() > 0]
+    if not parts:
+        return np.asarray(plain)
+    return np.asarray((1 - FOR_PATTERNS) * plain + FOR_PATTERNS * np.mean(parts, axis=0))
 
 
 def draw(groups: Sequence[Replayable], chances: np.ndarray[Any, Any], number: int, key: str) -> list[Replayable]:

@@ -1,0 +1,291 @@
+"""How fast a planted error disappears, with and without error patterns as the priority of a replay.
+
+    python benchmarks/patterns.py [--seeds 20] [--kinds blocked weak] [--luck 0.2] [--rate 4] [--quick]
+
+The policy of ``replay.py`` (a weight for each word, a first preference for one answer), with a third thing to say. One
+hour in ten is of a kind in which it does that with a chance of 0.2, so in 2 % of all trajectories:
+
+- ``blocked``: the game's guard refuses it (``order_limit``): nobody trains the reply, the others gain;
+- ``weak``: a valid order that is never right, which an LLM judge names in its own words, beside what it says of all
+  other replies below the mean ("against the news"), which is more frequent.
+
+Besides, one action in a hundred fails by chance with a message that is like no other. Faults, patterns and their
+significance, marks, priorities, draws, uses, credit and who is trained are the trainer's own; the step is that of
+``replay.py``. Printed: the steps until the planted error is half as frequent in its hours, the mean over seeds with its
+standard error, the share of the steps without feedback (seed by seed), the share of seeds in which the pattern was
+found before, and the held-out score after 40 steps, which more of one kind of hour might cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from replay import LARGEST, PLACES, STALE, WORDS, seen, told
+
+from data_bridge.window_ids import windows_from
+from tests.builders import make_action, make_outcomes, make_step, make_trajectory
+from trainer.config.training import ReplaySettings, ReplayShareSettings
+from trainer.ledger.observations import marked_groups
+from trainer.ledger.replays import Replayable
+from trainer.patterns.faults import observed, weaknesses
+from trainer.patterns.significance import patterns_of
+from trainer.train.credit import beside_the_game, history_of
+from trainer.train.replay import draw, places_of, priorities
+from trainer.train.selection import spread
+from trainer.types import Group, JudgedGroup, JudgeIdentity, Verdict
+
+AGENTS, OFTEN, CHANCE, BY_CHANCE = 8, 0.1, 0.2, 0.01
+LONGEST, SCORED_AT = 200, 40
+Kind = Literal["blocked", "weak"]
+Arm = Literal["no replay", "replay", "with patterns"]
+ARMS: tuple[Arm, ...] = ("no replay", "replay", "with patterns")
+OUTCOMES = make_outcomes()
+WINDOWS = windows_from("2026-11-02T00:00", 7 * 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is tried on one seed after the other."""
+
+    kind: Kind
+    luck: float = 0.2
+    rate: float = 4.0
+    preference: float = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One judged hour: what the agents saw and said, how likely that was, and the policy's step."""
+
+    features: Any
+    said: Any
+    likely: Any
+    judged: JudgedGroup
+    step: int
+
+
+@dataclass(slots=True)
+class Policy:
+    """A softmax over BUY, SELL and the planted error, linear in the words, a one, and whether the hour is of its kind.
+
+    Before it is trained it reads nothing and prefers BUY.
+    """
+
+    preference: float
+    weights: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weights = np.zeros((3, WORDS + 2))
+        self.weights[0, WORDS] = self.preference
+        others = np.exp(self.preference) + 1
+        self.weights[2, WORDS] = -4.0
+        self.weights[2, WORDS + 1] = 4.0 + np.log(CHANCE / (1 - CHANCE) * others)
+
+    def chances(self, features: Any) -> Any:
+        logits = features @ self.weights.T
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def hours(rng: Any, number: int, of_kind: Any) -> Any:
+    return np.concatenate([seen(rng, number), np.broadcast_to(of_kind, (number,))[:, None]], axis=1)
+
+
+class World:
+    """Plays and judges hours."""
+
+    def __init__(self, trial: Trial, rng: Any) -> None:
+        self._trial, self._rng = trial, rng
+        self.truth = np.append(rng.normal(size=WORDS), [0.0, 0.0])
+        is_llm = trial.kind == "weak"
+        self._identity = JudgeIdentity("simulated", "right", "1", "1", is_llm=is_llm)
+
+    def hour(self, number: int, policy: Policy, step: int) -> Played:
+        rng = self._rng
+        features = hours(rng, 1, float(rng.random() < OFTEN))[0]
+        up = bool(features @ self.truth > 0) if rng.random() >= self._trial.luck else bool(rng.integers(2))
+        known = policy.chances(features)
+        said = rng.choice(3, size=AGENTS, p=known)
+        window = WINDOWS[number % len(WINDOWS)]
+        members, verdicts = [], []
+        for agent, one in enumerate(said):
+            error = self._error(int(one))
+            name, kind = f"{number}-{agent}", "SELL" if one == 1 else "BUY"
+            action = make_action(kind, success=error is None, error=error)
+            members.append(
+                make_trajectory(f"agent-{agent}", window_id=window, trajectory_id=name,
+                                steps=[make_step(calls=[], action=action)])
+            )  # fmt: skip
+            is_right = error is None and one != 2 and (one == 0) == up
+            verdicts.append(Verdict(name, float(is_right), 0.0, self._said_of(int(one), is_right)))
+        group = Group(f"hour-{number}", window, tuple(members), OUTCOMES)
+        return Played(features, said, known[said], JudgedGroup(group, tuple(verdicts), self._identity, "key"), step)
+
+    def _error(self, said: int) -> str | None:
+        """Why the action fails, if it does."""
+        if said == 2 and self._trial.kind == "blocked":
+            return f"order_limit: {self._rng.integers(21, 90)}% is more than 20%"
+        if self._rng.random() < BY_CHANCE:
+            return " ".join("".join(self._rng.choice(list("bdfgklmnprstvz"), size=6)) for _ in range(5))
+        return None
+
+    def _said_of(self, said: int, is_right: bool) -> str:
+        if is_right:
+            return "It followed the news."
+        if said == 2:
+            return f"Staked the whole balance of {self._rng.integers(100, 9999)} dollars on one order."
+        return f"Traded against the news of ${'ABCD'[self._rng.integers(4)]} in minute {self._rng.integers(60)}."
+
+
+def stepped(policy: Policy, batch: Sequence[Played], step: int, rate: float) -> None:
+    """A step as in ``replay.py``, with the trainer's own credit; who is beside the game is not trained."""
+    rewards = history_of([one.judged for one in batch])
+    gains = [np.array([one.advantage for one in of_group]) for of_group in rewards]
+    scale = np.abs(np.concatenate(gains)).mean()
+    total = np.zeros_like(policy.weights)
+    for played, gain in zip(batch, gains, strict=True):
+        known = policy.chances(played.features)
+        ratio = np.ones(AGENTS) if step - played.step > STALE else known[played.said] / played.likely
+        ratio = np.where(gain < 0, np.minimum(ratio, LARGEST), ratio)
+        kept = ~(((gain > 0) & (ratio > 1.2)) | ((gain < 0) & (ratio < 0.8)))
+        beside = {one.trajectory_id for one in beside_the_game(played.judged)}
+        kept &= np.array([one.trajectory_id not in beside for one in played.judged.group.trajectories])
+        slopes = np.eye(3)[played.said] - known
+        total += ((gain / scale * ratio * kept)[:, None] * slopes).mean(axis=0)[:, None] * played.features
+    mean = total / len(batch)
+    policy.weights = policy.weights + rate * mean / max(1.0, float(np.linalg.norm(mean)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    steps: int
+    """Until the error is half as frequent."""
+    found: bool
+    """Whether a pattern of the planted error was significant before."""
+    score: float
+
+
+@dataclass(slots=True)
+class Buffer:
+    """What was trained, as the ledger knows it."""
+
+    settings: ReplaySettings
+    played: dict[str, Played] = field(default_factory=dict)
+    groups: list[Replayable] = field(default_factory=list)
+    uses: dict[str, int] = field(default_factory=dict)
+
+    def left(self, step: int) -> list[Replayable]:
+        most, lag = self.settings.replay_uses, self.settings.replay_lag
+        return [one for one in self.groups if step - one.step <= lag and self.uses[one.group_id] < most]
+
+    def patterns(self, step: int) -> tuple[tuple[Any, ...], dict[str, tuple[str, str]]]:
+        """Those of what was trained within the lag, and whose group a trajectory is of: as the ledger reads them."""
+        recent = [one for one in self.groups if step - one.step <= self.settings.replay_lag]
+        judged = [(one, self.played[one.group_id].judged) for one in recent]
+        rows = [observed(member) for _, group in judged for member in group.group.trajectories]
+        rows += [row for _, group in judged for row in weaknesses(group)]
+        names = {m.trajectory_id: (one.batch_id, one.group_id) for one, g in judged for m in g.group.trajectories}
+        return patterns_of(rows), names
+
+    def trained(self, fresh: Sequence[JudgedGroup], names: Sequence[str], step: int) -> None:
+        for one in fresh:
+            name = one.group.group_id
+            self.groups.append(Replayable(len(self.groups), f"batch-{step}", name, step, spread(one.scores), 1))
+        for name in names:
+            self.uses[name] = self.uses.get(name, 0) + 1
+
+
+def is_planted(pattern: Any) -> bool:
+    return pattern.template == "order_limit" or pattern.template.startswith("Staked the whole balance")
+
+
+def trained(seed: int, trial: Trial, arm: Arm) -> Outcome:
+    """Train until the error is half as frequent, and at least until the score is taken."""
+    rng = np.random.default_rng(seed)
+    how: Literal["off", "prioritised"] = "off" if arm == "no replay" else "prioritised"
+    world, policy, buffer = World(trial, rng), Policy(trial.preference), Buffer(ReplaySettings(replay=how))
+    places = places_of(ReplayShareSettings(replay=how), PLACES)
+    asked = hours(np.random.default_rng(10_000 + seed), 500, 1.0)
+    half, found, score = 0, False, 0.0
+    for step, fresh in enumerate(_collected(world, policy, places, buffer)):
+        left = buffer.left(step)
+        again: list[Replayable] = []
+        if left and fresh.empty:
+            marks: Any = ()
+            if arm == "with patterns":
+                patterns, names = buffer.patterns(step)
+                marks = marked_groups(patterns, names)
+                found = found or any(is_planted(one) and one.significant for one in patterns)
+            chances = priorities(left, buffer.settings, step, marks)
+            again = draw(left, chances, fresh.empty, f"{seed}:{step}")
+        names_of = [one.group.group_id for one in fresh.groups] + [one.group_id for one in again]
+        stepped(policy, [buffer.played[name] for name in names_of], step, trial.rate)
+        buffer.trained(fresh.groups, names_of, step + 1)
+        if not half and policy.chances(asked)[:, 2].mean() <= CHANCE / 2:
+            half = step + 1
+        if step + 1 == SCORED_AT:
+            score = held_out(policy, world, seed)
+        if step + 1 >= LONGEST or (half and step + 1 >= SCORED_AT):
+            break
+    return Outcome(half or LONGEST, found, score)
+
+
+def _collected(world: World, policy: Policy, places: Any, buffer: Buffer) -> Iterator[Any]:
+    """Steps as they fill: hours are played by the policy of the moment."""
+    step = number = 0
+    while True:
+        played = world.hour(number, policy, step)
+        number += 1
+        judged = played.judged
+        buffer.played[judged.group.group_id] = played
+        ready = places.take(judged if spread(judged.scores) > 0 else None, judged.group)
+        if ready is not None:
+            yield ready
+            step += 1
+
+
+def held_out(policy: Policy, world: World, seed: int) -> float:
+    """The chance of the right answer in unseen hours, one in ten of the planted kind."""
+    rng = np.random.default_rng(20_000 + seed)
+    features = hours(rng, 2000, (rng.random(2000) < OFTEN).astype(float))
+    known = policy.chances(features)
+    return float(np.where(features @ world.truth > 0, known[:, 0], known[:, 1]).mean())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=("blocked", "weak"), default=("blocked", "weak"))
+    parser.add_argument("--luck", type=float, default=0.2)
+    parser.add_argument("--rate", type=float, default=4.0, help="length of a step")
+    parser.add_argument("--preference", type=float, default=2.5)
+    parser.add_argument("--quick", action="store_true", help="4 seeds")
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + (4 if options.quick else options.seeds))
+    print("error    arm            steps to half    share of the steps  found  score after 40 steps")
+    for kind in options.kinds:
+        trial = Trial(kind, options.luck, options.rate, options.preference)
+        runs = {arm: [trained(seed, trial, arm) for seed in seeds] for arm in ARMS}
+        without = np.array([one.steps for one in runs["replay"]], dtype=float)
+        for arm, found in runs.items():
+            steps = np.array([one.steps for one in found], dtype=float)
+            share = "" if arm == "no replay" else told(steps / without)
+            score = told(np.array([one.score for one in found]))
+            known = f"{np.mean([one.found for one in found]):5.2f}" if arm == "with patterns" else ""
+            print(f"{kind:8} {arm:14} {steps.mean():5.1f} ± {steps.std(ddof=1) / np.sqrt(len(steps)):.1f}"
+                  f"      {share:18}  {known:5}  {score}", flush=True)  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

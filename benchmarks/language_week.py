@@ -87,15 +87,16 @@ class LanguageWeek:
 
     policy: CpuPolicy
     seed: int
-    chance: random.Random = field(init=False)
+    luck: float = 0.2
     hour: int = 0
+    chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(f"play {self.seed}")
 
     def points(self, number: int) -> list[Point]:
         """The next hours, read together: what their prompts begin with is read once."""
-        market, shown = Market(self.seed), []
+        market, shown = Market(self.seed, luck=self.luck), []
         for _ in range(number):
             hour = market.hour(window_of(start_of("2026-11-01T00:00") + timedelta(hours=self.hour)))
             self.hour += 1

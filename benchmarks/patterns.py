@@ -172,6 +172,8 @@ class Outcome:
     found: bool
     """Whether a pattern of the planted error was significant before."""
     score: float
+    of_kind: float
+    """The share of hours of the planted kind among those that were replayed."""
 
 
 @dataclass(slots=True)
@@ -215,7 +217,7 @@ def trained(seed: int, trial: Trial, arm: Arm) -> Outcome:
     world, policy, buffer = World(trial, rng), Policy(trial.preference), Buffer(ReplaySettings(replay=how))
     places = places_of(ReplayShareSettings(replay=how), PLACES)
     asked = hours(np.random.default_rng(10_000 + seed), 500, 1.0)
-    half, found, score = 0, False, 0.0
+    half, found, score, replayed = 0, False, 0.0, list[float]()
     for step, fresh in enumerate(_collected(world, policy, places, buffer)):
         left = buffer.left(step)
         again: list[Replayable] = []
@@ -227,6 +229,7 @@ def trained(seed: int, trial: Trial, arm: Arm) -> Outcome:
                 found = found or any(is_planted(one) and one.significant for one in patterns)
             chances = priorities(left, buffer.settings, step, marks)
             again = draw(left, chances, fresh.empty, f"{seed}:{step}")
+        replayed += [float(buffer.played[one.group_id].features[-1]) for one in again]
         names_of = [one.group.group_id for one in fresh.groups] + [one.group_id for one in again]
         stepped(policy, [buffer.played[name] for name in names_of], step, trial.rate)
         buffer.trained(fresh.groups, names_of, step + 1)
@@ -236,7 +239,7 @@ def trained(seed: int, trial: Trial, arm: Arm) -> Outcome:
             score = held_out(policy, world, seed)
         if step + 1 >= LONGEST or (half and step + 1 >= SCORED_AT):
             break
-    return Outcome(half or LONGEST, found, score)
+    return Outcome(half or LONGEST, found, score, float(np.mean(replayed)) if replayed else 0.0)
 
 
 def _collected(world: World, policy: Policy, places: Any, buffer: Buffer) -> Iterator[Any]:

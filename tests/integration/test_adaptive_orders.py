@@ -43,12 +43,14 @@ async def test_a_third_of_the_tokens_is_saved_at_the_same_rank_correlation_with_
     with JudgeServer(otherwise=fake.honest(planted(noise=0.1, bias=0.1, seed=1))) as server:
         adaptive, saving = await judged(server, groups)
         whole, spending = await judged(server, groups, judge_order_rule="all")
+        single, _ = await judged(server, groups, judge_orders=1)
     spent = [judge.usage.prompt_tokens + judge.usage.completion_tokens for judge in (saving, spending)]
     assert spending.usage.calls == 2 * GROUPS
     assert spent[0] <= 0.65 * spent[1]
     with_all = fmean(map(rank_correlation, whole))
     assert with_all > 0.8
     assert fmean(map(rank_correlation, adaptive)) >= with_all - 0.05
+    assert fmean(map(rank_correlation, adaptive)) > fmean(map(rank_correlation, single)), "the others are worth asking"
 
 
 async def test_every_order_is_asked_for_or_has_its_reason(database: Database) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from statistics import fmean
 from typing import Any
@@ -53,14 +53,26 @@ def luck_in(results: Sequence[JudgedGroup]) -> float:
     return fmean(scores[True]) - fmean(scores[False])
 
 
+def skill_in(results: Sequence[JudgedGroup], sound: Mapping[str, bool]) -> float:
+    """How much more a sound decision scores than a careless one."""
+    scores: dict[bool, list[float]] = {True: [], False: []}
+    for verdict in (verdict for result in results for verdict in result.verdicts):
+        scores[sound[verdict.trajectory_id]].append(verdict.score)
+    return fmean(scores[True]) - fmean(scores[False])
+
+
 async def test_two_passes_take_at_least_half_of_the_luck_out_of_what_is_trained() -> None:
-    groups = simulated(36, 6, seed=3).groups[:12]
+    material = simulated(36, 6, seed=3)
+    groups = material.groups[:12]
     with JudgeServer(otherwise=BIASED) as server:
         once = await all_judged(server, groups)
         twice = await all_judged(server, groups, judge_passes=2)
     assert len(once) == len(twice) == len(groups)
     assert luck_in(once) == pytest.approx(0.8 * BIAS)
     assert abs(luck_in(twice)) <= luck_in(once) / 2
+    skill = skill_in(once, material.sound)
+    assert skill > 0.1
+    assert skill_in(twice, material.sound) > skill - 0.01, "not by saying less of everything"
     told = [abs(verdict.luck or 0.0) for result in twice for verdict in result.verdicts]
     assert fmean(told) == pytest.approx(0.4 * BIAS), "what was luck is known"
     assert all(verdict.luck is None for result in once for verdict in result.verdicts)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
+from trainer.ledger.rewards import means_of
 from trainer.rewards import Graded
 from trainer.train.credit import RULE, rewards_of
 
@@ -18,23 +20,41 @@ WORDS, AGENTS, HOURS, TIMES = 6, 8, 12, 60
 
 
 def gradients(seed: int, *, baseline: bool) -> Any:
-    """The policy gradient of each of some hours, played many times by a softmax policy, four agents of each role."""
+    """The policy gradient of each of some hours, played many times by a softmax policy, four agents of each role.
+
+    What is usual for a role is what the ledger would say after a step of other hours, not the planted offset.
+    """
     rng = np.random.default_rng(seed)
     truth, weights = rng.normal(size=WORDS), 0.3 * rng.normal(size=WORDS)
-    return np.array([_of_hour(rng, rng.normal(size=WORDS), truth, weights, baseline) for _ in range(HOURS)])
+    before = [_played(rng, rng.normal(size=WORDS), truth, weights) for _ in range(HOURS)]
+    scored = [
+        (_role(one), float(score)) for _, _, roles, scores in before for one, score in zip(roles, scores, strict=True)
+    ]
+    means, usual = means_of(scored)
+    usually = {_role(one): means.get(_role(one), usual) if baseline else 0.0 for one in (True, False)}
+    return np.array([_of_hour(rng, rng.normal(size=WORDS), truth, weights, usually) for _ in range(HOURS)])
 
 
-def _of_hour(rng: Any, words: Any, truth: Any, weights: Any, baseline: bool) -> list[Any]:
+def _role(is_lucky: bool) -> str:
+    return "role:lucky" if is_lucky else "role:other"
+
+
+def _played(rng: Any, words: Any, truth: Any, weights: Any) -> tuple[Any, Any, Any, Any]:
+    """The chance of the first answer, who said it, who is of the lucky role, and the scores."""
+    first = 1 / (1 + np.exp(-words @ weights))
+    said = rng.random(AGENTS) < first
+    roles = rng.permutation(AGENTS) % 2 == 0
+    right = said == (words @ truth > 0)
+    return first, said, roles, 0.2 + RIGHT * right + OFFSET * roles + rng.normal(scale=0.05, size=AGENTS)
+
+
+def _of_hour(rng: Any, words: Any, truth: Any, weights: Any, usually: Mapping[str, float]) -> list[Any]:
     found = []
     for _ in range(TIMES):
-        first = 1 / (1 + np.exp(-words @ weights))
-        said = rng.random(AGENTS) < first
-        offsets = np.where(rng.permutation(AGENTS) % 2 == 0, OFFSET, 0.0)
-        right = said == (words @ truth > 0)
-        scores = 0.2 + RIGHT * right + offsets + rng.normal(scale=0.05, size=AGENTS)
+        first, said, roles, scores = _played(rng, words, truth, weights)
         members = [
-            Graded("", float(score), 0.0, str(bool(one)), 1.0, baseline=float(offset) if baseline else 0.0)
-            for score, one, offset in zip(scores, said, offsets, strict=True)
+            Graded("", float(score), 0.0, str(bool(one)), 1.0, _role(role), usually[_role(role)])
+            for score, one, role in zip(scores, said, roles, strict=True)
         ]
         [rewards] = rewards_of([("g", members)], RULE)
         gains = np.array([one.advantage for one in rewards])

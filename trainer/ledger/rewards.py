@@ -60,12 +60,17 @@ async def running_means(source: Any, model: str) -> tuple[dict[str, float], floa
         " WHERE b.model = $1 AND b.state = 'trained' AND r.whose <> '' ORDER BY b.step DESC, r.number LIMIT $2",
         *(model, _REMEMBERED),
     )
-    if not rows:
+    return means_of([(row["whose"], row["score"]) for row in rows])
+
+
+def means_of(scored: Sequence[tuple[str, float]]) -> tuple[dict[str, float], float]:
+    """The mean score of each agent or role, drawn towards that of all, and that of all. Pure."""
+    if not scored:
         return {}, 0.0
-    usual = fmean(row["score"] for row in rows)
+    usual = fmean(score for _, score in scored)
     scores: dict[str, list[float]] = {}
-    for row in rows:
-        scores.setdefault(row["whose"], []).append(row["score"])
+    for whose, score in scored:
+        scores.setdefault(whose, []).append(score)
     return {whose: fmean([*own, *[usual] * _CAUTION]) for whose, own in scores.items()}, usual
 
 

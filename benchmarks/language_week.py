@@ -72,7 +72,7 @@ class Point:
         return found
 
     def call(self, chosen: int, model: str, *, is_foreign: bool) -> Any:
-        tokens = {
+        tokens: dict[str, Any] = {
             "completion_token_ids": list(self.known[chosen].token_ids),
             "completion_logprobs": list(self.known[chosen].logprobs),
         }
@@ -113,9 +113,11 @@ class LanguageWeek:
 
     def groups(self, number: int, step: int) -> list[tuple[list[AgentTrajectory], list[bool]]]:
         """Who said what in the next hours, and who was right."""
-        return [self._group(point, step) for point in self.points(number)]
+        return [
+            self._group(point, f"{step}-{self.hour}-{place}", step) for place, point in enumerate(self.points(number))
+        ]
 
-    def _group(self, point: Point, step: int) -> tuple[list[AgentTrajectory], list[bool]]:
+    def _group(self, point: Point, name: str, step: int) -> tuple[list[AgentTrajectory], list[bool]]:
         members, who = [], []
         for agent in range(AGENTS):
             is_foreign = agent == 0
@@ -123,9 +125,8 @@ class LanguageWeek:
             if is_foreign:
                 chosen = point.right if self.chance.random() < FOREIGN_RIGHT else 1 - point.right
             call = point.call(chosen, "gpt-9" if is_foreign else f"hindsight@step{step}", is_foreign=is_foreign)
-            name = f"{self.seed}-{step}-{self.hour}-{point.messages[-1].content[-40:]}-{agent}"
             one = make_step(calls=[call], action=make_action(VERBS[chosen]))
-            members.append(make_trajectory(f"agent-{agent}", trajectory_id=name, steps=[one]))
+            members.append(make_trajectory(f"agent-{agent}", trajectory_id=f"{name}-{agent}", steps=[one]))
             who.append(chosen == point.right)
         return members, who
 
@@ -153,8 +154,8 @@ class Reader:
                 with policy.as_base():
                     self.base[one.headline] = policy.read_replies(prompt, replies, beginning)
             lengths = [len(reply) for reply in replies]
-            likely = torch.stack([part.sum() for part in now.logprobs.split(lengths)])
-            moved = policy.divergence(now, self.base[one.headline]).split(lengths)
+            likely = torch.stack([part.sum() for part in now.logprobs.split_with_sizes(lengths)])
+            moved = policy.divergence(now, self.base[one.headline]).split_with_sizes(lengths)
             chances = likely.softmax(dim=0)
             drift.append(sum(float(chance * part.sum()) for chance, part in zip(chances, moved, strict=True)))
             right.append(float(chances[0 if one.direction > 0 else 1]))

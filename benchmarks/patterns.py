@@ -37,7 +37,7 @@ from trainer.config.training import ReplaySettings, ReplayShareSettings
 from trainer.ledger.observations import marked_groups
 from trainer.ledger.replays import Replayable
 from trainer.patterns.faults import observed, weaknesses
-from trainer.patterns.significance import patterns_of
+from trainer.patterns.significance import ErrorPattern, patterns_of
 from trainer.train.credit import beside_the_game, history_of
 from trainer.train.replay import draw, places_of, priorities
 from trainer.train.selection import spread
@@ -189,7 +189,7 @@ class Buffer:
         most, lag = self.settings.replay_uses, self.settings.replay_lag
         return [one for one in self.groups if step - one.step <= lag and self.uses[one.group_id] < most]
 
-    def patterns(self, step: int) -> tuple[tuple[Any, ...], dict[str, tuple[str, str]]]:
+    def patterns(self, step: int) -> tuple[tuple[ErrorPattern, ...], dict[str, tuple[str, str]]]:
         """Those of what was trained within the lag, and whose group a trajectory is of: as the ledger reads them."""
         recent = [one for one in self.groups if step - one.step <= self.settings.replay_lag]
         judged = [(one, self.played[one.group_id].judged) for one in recent]
@@ -206,7 +206,7 @@ class Buffer:
             self.uses[name] = self.uses.get(name, 0) + 1
 
 
-def is_planted(pattern: Any) -> bool:
+def is_planted(pattern: ErrorPattern) -> bool:
     return pattern.template == "order_limit" or pattern.template.startswith("Staked the whole balance")
 
 

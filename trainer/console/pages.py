@@ -15,10 +15,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from trainer.console import board_pages, shown
-from trainer.console.door import COOKIE, REPORT_POLICY, Entrance
+from trainer.console.door import COOKIE, REPORT_POLICY, Entrance, address_of
 from trainer.console.keys import SESSION_SECONDS, Permission
 from trainer.console.problems import Refused, refusal_of
-from trainer.console.services import Services, address_of, audited
+from trainer.console.services import Services, audited
 from trainer.console.training_api import StartBody, start, status_of
 from trainer.console.visits import SAID, Shown, Visit, problem_page, read_form, render
 from trainer.ledger.audit import note_deed
@@ -81,7 +81,8 @@ async def _log_in(request: Request, services: Services, door: Entrance) -> Respo
     try:
         if request.method == "POST":
             form = await read_form(request)
-            caller = door.keys.caller_of_key(form.get("key", ""))
+            door.check_patience(request)
+            caller = door.caller_of_key(form.get("key", ""))
             if caller is not None:
                 return await _logged_in(request, services, door, caller.role, target, 303)
             door.wrong_keys.count(address_of(request))
@@ -90,7 +91,7 @@ async def _log_in(request: Request, services: Services, door: Entrance) -> Respo
             if door.keys.use_code(code):
                 # Not a redirect: one that began on another site would come back without the strict cookie.
                 return await _logged_in(request, services, door, Permission.FULL, target, 200)
-            door.wrong_keys.count(address_of(request))
+            door.wrong_links.count(address_of(request))
             wrong = "This link was used or is too old: the key is in the file that the console named when it started."
     except Refused as refused:
         return problem_page(request, refused, door.prefix)

@@ -27,6 +27,7 @@ CODES = {
     403: "not_allowed",
     404: "not_found",
     405: "wrong_method",
+    408: "too_slow",
     409: "conflict",
     413: "too_large",
     415: "not_json",

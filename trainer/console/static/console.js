@@ -116,6 +116,7 @@ async function showStatus() {
   asking = true;
   try {
     const answer = await fetch(`${prefix}/api/v1/training/status?model=${encodeURIComponent(model)}`);
+    if (answer.status === 401) say("link", "Your login has ended: reload the page to log in again.");
     if (!answer.ok) return;
     const status = await answer.json();
     const badge = document.createElement("span");
@@ -187,6 +188,7 @@ function heard(message) {
   else showStatus();
 }
 
+const AWAY = "The console does not answer; trying again…";
 let stream, waiting = 0;
 function listen() {
   stream?.close();
@@ -196,11 +198,10 @@ function listen() {
   }
   stream.onopen = () => { say("link", ""); clearTimeout(waiting); showStatus(); };
   stream.onerror = () => {
-    say("link", "The console does not answer; trying again…");
-    if (stream.readyState === EventSource.CLOSED) { // an answer that is no stream: the browser gives up, we do not
-      clearTimeout(waiting);
-      waiting = setTimeout(listen, 2000);
-    }
+    if (stream.readyState !== EventSource.CLOSED) { say("link", AWAY); return; }
+    clearTimeout(waiting); // an answer that is no stream: the browser gives up, we do not
+    waiting = setTimeout(listen, 2000);
+    showStatus(); // says whether the login has ended
   };
 }
 

@@ -157,7 +157,7 @@ async def _serve(
     async with AsyncExitStack() as stack:
         notify = settings.secrets.notify_url
         told = None if notify is None else notify.get_secret_value()
-        await stack.enter_async_context(upkeep(database, server, told))
+        await stack.enter_async_context(upkeep(database, server, told, settings.common.home))
         if server.console_trains:
             from trainer.console.host import taking_trainings
 

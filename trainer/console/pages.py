@@ -5,8 +5,10 @@ A form posts to a path of its page and is answered with a redirect, so that a re
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlencode
 
@@ -212,5 +214,6 @@ async def report_page(visit: Visit) -> Response:
     from trainer.ledger.read.run_facts import gather
     from trainer.report.page import render as render_report
 
+    await asyncio.to_thread(import_module, "scipy.stats")  # takes seconds the first time, in which streams must go on
     facts = await gather(visit.services.database, visit.request.path_params["run_id"])
-    return HTMLResponse(render_report(facts), headers={"Content-Security-Policy": REPORT_POLICY})
+    return HTMLResponse(await asyncio.to_thread(render_report, facts), headers={"Content-Security-Policy": REPORT_POLICY})

@@ -216,4 +216,6 @@ async def report_page(visit: Visit) -> Response:
 
     await asyncio.to_thread(import_module, "scipy.stats")  # takes seconds the first time, in which streams must go on
     facts = await gather(visit.services.database, visit.request.path_params["run_id"])
-    return HTMLResponse(await asyncio.to_thread(render_report, facts), headers={"Content-Security-Policy": REPORT_POLICY})
+    return HTMLResponse(
+        await asyncio.to_thread(render_report, facts), headers={"Content-Security-Policy": REPORT_POLICY}
+    )

@@ -56,6 +56,7 @@ function draw(place) {
   const canvas = place.querySelector("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `${title}; the newest steps are below as numbers`);
+  place.dataset.steps = String(chart.data[0].length);
   return { place, curve, spread, chart };
 }
 
@@ -80,8 +81,11 @@ function addStep(data) {
   if (last >= 0) points[last] = point; else points.push(point);
   points.sort((one, other) => one.step - other.step);
   points.splice(0, points.length - MOST_POINTS);
-  if (charts.length) for (const { chart, curve, spread } of charts) chart.setData(columns(curve, spread));
-  else redrawSoon();
+  for (const { chart, curve, spread, place } of charts) {
+    chart.setData(columns(curve, spread));
+    place.dataset.steps = String(chart.data[0].length);
+  }
+  if (!charts.length) redrawSoon();
   say("step", String(data.step));
   for (const [name, digits] of [["reward", 3], ["reward_std", 3], ["kl", 4], ["entropy", 3], ["tokens_per_second", 0]]) {
     say(name, written(data[name], digits));

@@ -93,7 +93,9 @@ async def opened_console(
     app, started = make_app(services, door, poll=timedelta(seconds=poll)), asyncio.Event()
     config = server_config(app, connections=500, patience=patience, too_late=b"{}", grace=1, proxy=proxy)
     stop = asyncio.Event()
-    serving = asyncio.create_task(serve_until_asked(config, listening, started.set, stop))
+    serving = asyncio.create_task(
+        serve_until_asked(config, listening, started.set, stop=stop, stopping=services.hub.close)
+    )
     waiting = asyncio.create_task(started.wait())
     try:
         await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)

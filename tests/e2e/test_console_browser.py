@@ -150,9 +150,9 @@ def assert_grown_by_itself(page: Page, ask: Callable[..., Any]) -> None:
     shown = {int(steps): at for steps, at in page.evaluate("window.shownAt")}
     query = (
         "SELECT extract(epoch FROM at)::float8 * 1000 FROM hindsight.events"
-        " WHERE kind = 'step' AND data ->> 'step' = $1"
+        " WHERE kind = 'step' AND data -> 'step' = to_jsonb($1::int)"
     )
-    delays = sorted(at - ask(query, str(step)) for step, at in shown.items())
+    delays = sorted(at - ask(query, step) for step, at in shown.items())
     assert len(delays) >= 2, "the curve did not grow"
     assert delays[-2] < 5_000, f"{delays} ms"
 

@@ -165,7 +165,7 @@ async def _serve(
             await stack.enter_async_context(taking_trainings(database, settings, words, stop))
         try:
             # While a training runs here, it is the one that hears the request to stop, and passes it on by ``stop``.
-            await serve_until_asked(config, listening, started, stop)
+            await serve_until_asked(config, listening, started, stop=stop, stopping=services.hub.close)
         finally:
             stop.set()
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
@@ -32,9 +33,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def serve_until_asked(
-    config: uvicorn.Config, listening: socket.socket, started: Callable[[], None], stop: asyncio.Event | None = None
+    config: uvicorn.Config,
+    listening: socket.socket,
+    started: Callable[[], None],
+    *,
+    stop: asyncio.Event | None = None,
+    stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until a request to stop, or until ``stop`` is set. ``started`` is called once requests are answered."""
+    """Serve until a request to stop, or until ``stop`` is set.
+
+    ``started`` is called once requests are answered, ``stopping`` before those in flight are waited for.
+    """
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -47,6 +56,10 @@ async def serve_until_asked(
             ask = partial(loop.call_soon_threadsafe, self.handle_exit, signal.SIGINT, None)
             with on_request_to_stop(ask):
                 yield
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            stopping()
+            super().handle_exit(sig, frame)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -63,4 +76,4 @@ async def serve_until_asked(
 
 async def _end_with(stop: asyncio.Event, server: uvicorn.Server) -> None:
     await stop.wait()
-    server.should_exit = True
+    server.handle_exit(signal.SIGTERM, None)

@@ -136,7 +136,7 @@ class BatchLedger:
             await remember_groups(connection, record, point.step)
             await write_game_rows(connection, record, result)
             await tell(
-                *(connection, EventKind.STEP, {"step": point.step, **_numbers(metrics)}),
+                *(connection, EventKind.STEP, {**_numbers(metrics), "step": point.step}),
                 model=point.model,
                 run_id=record.run_id,
             )

@@ -14,8 +14,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from data_bridge.database import Database
-from data_bridge.decode import Undecodable, decode_steps
+from data_bridge.decode import Undecodable, decode_steps, trajectory_of
+from data_bridge.errors import NotEnoughData
 from data_bridge.migrate import owns_game_tables
+from data_bridge.models import AgentTrajectory, UnreadableRow
 from data_bridge.trajectory_rows import TrajectoryRow, insert_trajectories
 from data_bridge.window_ids import is_closed, window_of
 
@@ -107,6 +109,33 @@ def _checked(one: SentTrajectory, now: datetime, has_agent: bool) -> StoredTraje
     if not isinstance(metadata, dict):
         return refused("metadataJson is not an object")
     return StoredTrajectory(one.trajectory_id, one.agent_id, window_id, "stored")
+
+
+def read_sent(one: SentTrajectory, now: datetime) -> AgentTrajectory:
+    """The row as the reader would read it from the log. NotEnoughData if it could not."""
+    steps = one.steps_json.encode("utf-8", "replace")
+    row = {
+        "trajectoryId": one.trajectory_id,
+        "agentId": one.agent_id,
+        "windowHours": 1,
+        "startTime": one.start_time,
+        "endTime": one.end_time,
+        "createdAt": now,
+        "scenarioId": one.scenario_id,
+        "finalStatus": "completed",
+        "finalBalance": one.final_balance,
+        "finalPnL": one.final_pnl,
+        "isTrainingData": True,
+        "isEvaluation": False,
+        "usedInTraining": False,
+        "steps": steps,
+        "size": len(steps),
+        "metadata": one.metadata_json,
+    }
+    read = trajectory_of(row, window_of(one.start_time), None)
+    if isinstance(read, UnreadableRow):
+        raise NotEnoughData(f"{one.trajectory_id!r} cannot be read: {read.detail}.")
+    return read
 
 
 def _row_id(one: SentTrajectory) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from data_bridge.database import Database
-from data_bridge.decode import TRAJECTORY_COLUMNS, role_of, trajectory_of
+from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of
 from data_bridge.models import AgentTrajectory
 from data_bridge.window_ids import window_of
 
@@ -30,8 +30,7 @@ async def read_trajectories(
                 yield read
 
 
-async def roles_of(database: Database, trajectory_ids: Sequence[str]) -> dict[str, str]:
-    """The role of each row that is still there and names one in its metadata."""
-    query = 'SELECT "trajectoryId" AS id, "metadataJson" AS said FROM trajectories WHERE "trajectoryId" = ANY($1)'
-    rows = await database.pool.fetch(query, list(trajectory_ids))
-    return {row["id"]: role for row in rows if (role := role_of(row["said"])) is not None}
+async def trajectories_of(database: Database, agent_id: str) -> list[str]:
+    """The ids of all rows of an agent."""
+    query = 'SELECT "trajectoryId" AS id FROM trajectories WHERE "agentId" = $1'
+    return [row["id"] for row in await database.pool.fetch(query, agent_id)]

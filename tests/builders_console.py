@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from data_bridge.database import Database
 from tests.builders import NOW
+from trainer.cli.listening import serve_until_asked
 from trainer.config.console import ConsoleCommand
 from trainer.config.settings import settings_from
 from trainer.console.app import make_app
@@ -30,6 +30,7 @@ from trainer.console.keys import KeyPair, Keys
 from trainer.console.live import Hub
 from trainer.console.log_check import LogCheck
 from trainer.console.services import Services
+from trainer.hosting.connections import server_config
 from trainer.run.check_report import CheckReport, check_log
 from trainer.run.score import RewardScorer
 
@@ -76,22 +77,33 @@ class Opened:
 
 @asynccontextmanager
 async def opened_console(
-    database: Database, home: Path, *, door: Entrance | None = None, poll: float = 0.05, **values: Any
+    database: Database,
+    home: Path,
+    *,
+    door: Entrance | None = None,
+    poll: float = 0.05,
+    patience: float = 60.0,
+    proxy: str | None = None,
+    **values: Any,
 ) -> AsyncIterator[Opened]:
+    """``patience``: seconds that a client may keep the server waiting. ``proxy``: whose headers are believed."""
     services, door = services_of(database, home, **values), door or door_of(home)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    app = make_app(services, door, poll=timedelta(seconds=poll))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the test run's own
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    app, started = make_app(services, door, poll=timedelta(seconds=poll)), asyncio.Event()
+    config = server_config(app, connections=500, patience=patience, too_late=b"{}", grace=1, proxy=proxy)
+    stop = asyncio.Event()
+    serving = asyncio.create_task(
+        serve_until_asked(config, listening, started.set, stop=stop, stopping=services.hub.close)
+    )
+    waiting = asyncio.create_task(started.wait())
     try:
-        while not server.started:
-            assert not serving.done(), "the console ended"
-            await asyncio.sleep(0.01)
+        await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+        assert started.is_set(), "the console ended"
         yield Opened(services, door, f"http://127.0.0.1:{listening.getsockname()[1]}")
     finally:
-        server.should_exit = True
+        waiting.cancel()
+        stop.set()
         await serving
 
 

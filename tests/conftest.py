@@ -11,6 +11,7 @@ import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,9 +100,9 @@ def template_database(postgres: EmbeddedServer) -> str:
     return name
 
 
-@pytest.fixture
-def make_database(postgres: EmbeddedServer) -> Iterator[Callable[..., str]]:
-    """``make_database()`` gives the URL of a new empty database; ``make_database(template)`` of a copy."""
+@contextmanager
+def databases_on(postgres: EmbeddedServer) -> Iterator[Callable[..., str]]:
+    """Makes databases, which are dropped at the end."""
     names: list[str] = []
 
     async def on_server(*statements: str) -> None:
@@ -119,6 +120,20 @@ def make_database(postgres: EmbeddedServer) -> Iterator[Callable[..., str]]:
     yield make
     if names:
         in_own_loop(lambda: on_server(*(f"DROP DATABASE {name} WITH (FORCE)" for name in names)))
+
+
+@pytest.fixture
+def make_database(postgres: EmbeddedServer) -> Iterator[Callable[..., str]]:
+    """``make_database()`` gives the URL of a new empty database; ``make_database(template)`` of a copy."""
+    with databases_on(postgres) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared_database_url(postgres: EmbeddedServer, template_database: str) -> Iterator[str]:
+    """The URL of a migrated database for all tests of a file that change nothing others look at."""
+    with databases_on(postgres) as make:
+        yield make(template_database)
 
 
 @pytest.fixture

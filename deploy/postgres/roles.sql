@@ -8,6 +8,8 @@
 --   hindsight_judge_writer also judge_windows --write-back: the judge's columns of the game
 --   hindsight_trainer      also train_mmo, evaluate, promote, schedule_training
 --   hindsight_console      also console: commands, ingest keys, the audit log
+--   hindsight_ingest       beside hindsight_console, for a console to which agents and the game send rows:
+--                          CREATE ROLE console LOGIN PASSWORD '...' IN ROLE hindsight_console, hindsight_ingest;
 --
 -- run_migrations, traces import and spawn_test_agents create or fill tables: they are the owner's.
 -- The game's tables are looked for in the schema public; if yours are elsewhere, change it here.
@@ -17,6 +19,7 @@ DO $$ BEGIN CREATE ROLE hindsight_judge NOLOGIN; EXCEPTION WHEN duplicate_object
 DO $$ BEGIN CREATE ROLE hindsight_judge_writer NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE hindsight_trainer NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE hindsight_console NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+DO $$ BEGIN CREATE ROLE hindsight_ingest NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 GRANT hindsight_reader TO hindsight_judge;
 GRANT hindsight_judge TO hindsight_judge_writer;
 GRANT hindsight_judge_writer TO hindsight_trainer;
@@ -72,4 +75,26 @@ GRANT UPDATE, DELETE ON hindsight.events TO hindsight_console;
 GRANT INSERT ON hindsight.commands TO hindsight_console;
 GRANT INSERT, UPDATE, DELETE ON hindsight.audit, hindsight.ingest_keys TO hindsight_console;
 GRANT UPDATE, DELETE ON hindsight.verdicts TO hindsight_console;
-GRANT DELETE ON hindsight.batch_trajectories, hindsight.rewards, hindsight.canary_agents TO hindsight_console;
+GRANT DELETE ON hindsight.batch_trajectories, hindsight.rewards, hindsight.canary_agents, hindsight.observed
+    TO hindsight_console;
+GRANT INSERT, DELETE ON hindsight.forgotten TO hindsight_console;
+
+-- Rows that agents and the game send through the console: what they may say, and no column that is the judge's or the
+-- trainer's. A row that is stored cannot be changed.
+GRANT USAGE ON SCHEMA public TO hindsight_ingest;
+GRANT SELECT ("id", "trajectoryId"),
+      INSERT ("id", "trajectoryId", "agentId", "startTime", "endTime", "durationMs", "windowId", "windowHours",
+              "episodeId", "scenarioId", "stepsJson", "rewardComponentsJson", "metricsJson", "metadataJson",
+              "totalReward", "episodeLength", "finalStatus", "finalBalance", "finalPnL", "tradesExecuted",
+              "postsCreated", "isTrainingData", "isEvaluation", "updatedAt", "createdAt")
+    ON public.trajectories TO hindsight_ingest;
+GRANT SELECT, INSERT,
+      UPDATE ("startPrice", "endPrice", "changePercent", "sentiment", "newsEvents", "question", "outcome",
+              "finalProbability", "volume")
+    ON public.market_outcomes TO hindsight_ingest;
+-- Agents are added only where the game's tables are ours; otherwise they are the game's to add.
+DO $$ BEGIN
+    IF (SELECT NOT skipped FROM hindsight.migrations WHERE number = 1) THEN
+        GRANT INSERT ("id", "username", "displayName") ON public."User" TO hindsight_ingest;
+    END IF;
+END $$;

@@ -12,18 +12,24 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import httpx
 import pytest
 from asyncpg import InsufficientPrivilegeError as Refused
 
+from data_bridge.database import open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.game_writes import NEEDED_COLUMNS, OfferedModel, archive, deploy, offer_to_canary
-from data_bridge.window_ids import end_of, windows_from
+from data_bridge.window_ids import end_of, window_of, windows_from
 from tests.builders import insert_window
+from tests.builders_console import opened_console
+from tests.builders_report_run import record_run
 from tests.builders_roles import ROLES, ROW_LEVEL_SECURITY, RolesServer, attack, connected, documented_roles
 from tests.tiny_model import shared_tiny_model
 
@@ -147,6 +153,79 @@ async def test_both_files_can_be_run_again_and_the_roles_work_without_row_level_
 
 Grant = tuple[str, str, str, str]
 """Role, privilege, table, and a column or `*` for the whole table."""
+
+
+@pytest.fixture
+def console(server: RolesServer, tmp_path: Path) -> Callable[..., Any]:
+    """A console on a login with the roles that are named."""
+
+    @asynccontextmanager
+    async def opened(*roles: str) -> AsyncIterator[httpx.AsyncClient]:
+        url = server.login(", ".join(f"hindsight_{role}" for role in roles))
+        async with (
+            open_database(url, tmp_path) as database,
+            opened_console(database, tmp_path) as console,
+            console.client(timeout=60) as client,
+        ):
+            yield client
+
+    return opened
+
+
+async def test_the_console_works_with_the_role_that_is_documented_for_it(
+    server: RolesServer, console: Callable[..., Any], tmp_path: Path
+) -> None:
+    async with open_database(server.url, tmp_path) as owned:
+        recorded = await record_run(owned, tmp_path)
+    async with console("console") as client:
+
+        async def does(method: str, path: str, body: object = None, status: int = 200) -> Any:
+            answer = await client.request(method, f"/api/v1{path}", json=body)
+            assert answer.status_code == status, f"{method} {path}: {answer.text}"
+            return answer.json()
+
+        for page in ("/", "/runs", "/releases", "/rewards", "/judge", "/patterns", "/system", "/data"):
+            assert (await client.get(page)).status_code == 200, page
+        await does("POST", "/training/start", {}, 202)
+        await does("POST", "/training/stop", {"reason": "a rehearsal"}, 202)
+        await does("POST", "/releases/1/promote", {"reason": "a rehearsal", "force": True})
+        await does("POST", "/releases/2/rollback", {"reason": "a rehearsal"})
+        await does("POST", "/rewards/calculate", {"trajectory_id": recorded.trajectory_ids[0]})
+        key = await does("POST", "/ingest/keys", {"kind": "agent", "owner": "agent-1"}, 201)
+        await does("DELETE", f"/ingest/keys/{key['key_id']}")
+        assert (await does("DELETE", "/agents/agent-2"))["rows"]["rewards"] > 0
+
+
+async def test_rows_are_taken_with_the_role_for_ingest_and_without_it_in_no_way(
+    server: RolesServer, console: Callable[..., Any]
+) -> None:
+    now = datetime.now(UTC)
+    call = {"model": "m", "systemPrompt": "s", "userPrompt": "u", "response": "BUY", "purpose": "action"}
+    action = {"actionType": "BUY", "parameters": {}, "success": True}
+    steps = [{"stepNumber": 0, "timestamp": 1, "environmentState": {}, "llmCalls": [call], "action": action}]
+    row = {"trajectoryId": "t-1", "agentId": "agent-1", "stepsJson": json.dumps(steps)}
+    rows = {"trajectories": [row | {"startTime": now.isoformat(), "endTime": now.isoformat()}]}
+    facts = {
+        "windowId": window_of(now - timedelta(hours=2)),
+        "stocks": [{"ticker": "A", "startPrice": 1, "endPrice": 2}],
+    }
+    corrected = facts | {"stocks": [{"ticker": "A", "startPrice": 1, "endPrice": 3}]}
+    async with console("console") as client:
+        assert (await client.post("/api/v1/ingest/trajectories", json=rows)).status_code == 503
+        assert (await client.post("/api/v1/ingest/facts", json=facts)).status_code == 503
+    async with console("console", "ingest") as client:
+        stored = (await client.post("/api/v1/ingest/trajectories", json=rows)).json()["results"][0]
+        assert (stored["state"], stored["reason"]) == ("stored", "")
+        for sent in (facts, corrected):
+            assert (await client.post("/api/v1/ingest/facts", json=sent)).json()["written"] == 1
+    ingest = {grant for grant in await privileges(server.url) if grant[0] == "ingest"}
+    assert {(kind, table) for _, kind, table, _ in ingest} == {
+        ("SELECT", "public.trajectories"), ("INSERT", "public.trajectories"), ("INSERT", "public.User"),
+        ("SELECT", "public.market_outcomes"), ("INSERT", "public.market_outcomes"),
+        ("UPDATE", "public.market_outcomes"),
+    }  # fmt: skip
+    columns = {column for _, kind, table, column in ingest if (kind, table) == ("INSERT", "public.trajectories")}
+    assert columns.isdisjoint({"*", "usedInTraining", "aiJudgeReward", "trainedInBatch", "judgedAt"})
 
 
 async def privileges(url: str) -> set[Grant]:

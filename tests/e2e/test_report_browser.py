@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,13 +25,6 @@ pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[2]
 PHONE, DESK = 390, 1280
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-]
 
 CUT_OFF = """() => [...document.querySelectorAll('svg text')].filter(text => {
     const box = text.getBBox(), frame = text.ownerSVGElement.viewBox.baseVal;
@@ -73,18 +65,6 @@ class Opened:
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no Chromium was found")
-    sync_playwright = pytest.importorskip("playwright.sync_api").sync_playwright
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=QUIET)
-        yield browser
-        browser.close()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """train_mmo with a backend that trains nothing: for tests of the console.
 
-``python -m tests.fakes.console_training --run-id X`` reads the same variables as the real command; ``FAKE_SECONDS`` is
-how long a step takes.
+``python -m tests.fakes.console_training --run-id X`` reads the same variables as the real command; the file
+``FAKE_PACE`` says how many seconds a step takes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import trainer.run.train as training
@@ -20,7 +21,8 @@ from trainer.config.training import CpuTrainee
 
 @asynccontextmanager
 async def _fake(trainee: CpuTrainee, *_: Any) -> AsyncIterator[FakeBackend]:
-    backend = FakeBackend(trainee.home, model=trainee.model.model, seconds=float(os.environ.get("FAKE_SECONDS", "0")))
+    pace = float(Path(os.environ["FAKE_PACE"]).read_text())
+    backend = FakeBackend(trainee.home, model=trainee.model.model, seconds=pace)
     yield backend
 
 

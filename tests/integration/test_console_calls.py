@@ -15,7 +15,7 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.window_ids import window_of
 from tests.builders import insert_window
-from tests.builders_console import FULL, READ, Opened, opened_console
+from tests.builders_console import READ, Opened, opened_console
 from tests.builders_promotion import insert_checkpoint
 from tests.builders_report_run import RUN, record_run
 from trainer.ledger.model_lock import hold
@@ -178,14 +178,6 @@ async def test_lists_come_in_pages_that_neither_lose_nor_repeat(
     assert second["next"] is None
 
 
-async def test_rewards_are_found_by_agent(client: httpx.AsyncClient, database: Database, tmp_path: Path) -> None:
-    await record_run(database, tmp_path)
-    found = await said(await client.get(f"{API}/rewards/history", params={"agent_id": "agent-2"}), 200)
-    assert [one["score"] for one in found["entries"]] == [0.5, 0.5, 0.5]
-    nobody = await said(await client.get(f"{API}/rewards/history", params={"role": "wizard"}), 200)
-    assert nobody["entries"] == []
-
-
 async def test_prometheus_gets_what_the_ledger_has(
     client: httpx.AsyncClient, console: Opened, database: Database, tmp_path: Path
 ) -> None:
@@ -193,6 +185,7 @@ async def test_prometheus_gets_what_the_ledger_has(
     answer = await client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
+    assert (await client.get(f"{API}/metrics")).text.splitlines()[:20] == lines[:20]
     assert 'hindsight_step{model="hindsight"} 2' in lines
     assert 'hindsight_reward{model="hindsight"} 0.6' in lines
     assert "hindsight_system_leases 0" in lines
@@ -246,23 +239,6 @@ async def test_a_canary_is_started_and_taken_back(
     assert tried["state"] == "canary"
     ended = await said(await client.post(f"{API}/releases/1/canary", json={"action": "end", "reason": "no"}), 200)
     assert (ended["state"], ended["reason"]) == ("rolled_back", "no")
-
-
-# Rewards on demand
-
-
-async def test_a_reward_is_calculated_beside_the_others_of_its_window(
-    client: httpx.AsyncClient, database: Database
-) -> None:
-    ids = await insert_window(database.pool, window_of(datetime.now(UTC) - timedelta(hours=3)), agents=4)
-    found = await said(await client.post(f"{API}/rewards/calculate", json={"trajectory_id": ids[3]}), 200)
-    assert 0 <= found["score"] <= 1
-    assert (found["judge"], found["cost"], found["compared_with"]) == ("outcome", 0.0, 3)
-    assert {one["name"] for one in found["components"]} == {"group_mean", "above_group_mean", "uncertainty"}
-    stored = await database.pool.fetchval("SELECT run_id FROM hindsight.verdicts")
-    assert stored.startswith("console-")
-    missing = await said(await client.post(f"{API}/rewards/calculate", json={"trajectory_id": "nobody's"}), 409)
-    assert "There is no trajectory" in missing["error"]["message"]
 
 
 # Ingest
@@ -350,30 +326,3 @@ async def test_a_revoked_key_ends_at_once(console: Opened) -> None:
         await said(await client.delete(f"{API}/ingest/keys/ffff"), 404)
         async with console.client(READ) as reader:
             assert "key" not in (await said(await reader.get(f"{API}/ingest/keys"), 200))["entries"][0]
-
-
-# Forgetting
-
-
-async def test_everything_of_an_agent_is_forgotten_counted_and_noted(
-    client: httpx.AsyncClient, database: Database, tmp_path: Path
-) -> None:
-    await record_run(database, tmp_path, words="about agent-2:")
-    found = await said(await client.delete(f"{API}/agents/agent-2"), 200)
-    assert found["rows"] == {
-        "rewards": 4, "exclusions": 1, "batches": 3, "verdicts": 6, "canaries": 0, "ingest_keys": 0
-    }  # fmt: skip
-    for query in (
-        "SELECT count(*) FROM hindsight.batch_trajectories WHERE agent_id = 'agent-2'",
-        "SELECT count(*) FROM hindsight.exclusions WHERE agent_id = 'agent-2'",
-        "SELECT count(*) FROM hindsight.batches WHERE groups::text LIKE '%agent-2\"%'",
-        "SELECT count(*) FROM hindsight.verdicts WHERE scores::text LIKE '%about agent-2: 0.5%'",
-    ):
-        assert await database.pool.fetchval(query) == 0, query
-    others = "SELECT count(*) FROM hindsight.batch_trajectories WHERE agent_id IN ('agent-1', 'agent-3')"
-    assert await database.pool.fetchval(others) == 8
-    await said(await client.delete(f"{API}/agents/agent-2"), 404)
-    noted = await database.pool.fetch("SELECT deed, target, outcome FROM hindsight.audit ORDER BY audit_id")
-    assert tuple(noted[0]) == ("forget an agent", "agent-2", "done")
-    assert (await client.get(f"{API}/runs/{RUN}")).status_code == 200
-    assert FULL not in str(noted)

@@ -168,3 +168,27 @@ async def scans(database: Database) -> int:
     await database.pool.execute("SELECT pg_stat_force_next_flush()")
     query = "SELECT coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_all_tables WHERE relname = 'events'"
     return int(await database.pool.fetchval(query))
+
+
+async def test_a_server_that_stops_ends_its_streams_at_once_and_the_next_goes_on(
+    database: Database, tmp_path: Path
+) -> None:
+    async with opened_console(database, tmp_path) as first, listening(first, after=0) as events:
+        await say(database.pool, 1)
+        seen = await take(events, 1)
+        first.services.hub.close()
+        assert [event async for event in events] == []
+    await say(database.pool, 2)
+    async with opened_console(database, tmp_path) as second, listening(second, last=seen[-1]["id"]) as events:
+        assert [event["data"]["step"] for event in await take(events, 1)] == [2]
+
+
+def test_a_stop_with_an_open_stream_is_a_normal_end(database_url: str, tmp_path: Path) -> None:
+    console = ConsoleProcess(database_url, tmp_path / "home", "--no-train-here")
+    console.start()
+    headers = {"authorization": f"Bearer {console.keys.read}"}
+    with httpx.stream("GET", f"{console.url}/api/v1/events", headers=headers, timeout=60) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert console.stop() == 0
+        assert [line for line in lines if line.startswith("data: ")] == []

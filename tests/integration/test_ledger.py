@@ -150,14 +150,14 @@ async def keep_the_books(database: Database, record: BatchRecord) -> None:
     """All that training ever does with the game's rows: a batch trained, judged again, and lost."""
     await write_game_rows(database.pool, record, RESULT)
     await write_game_rows(database.pool, record, RESULT)
-    await unmark_trained(database.pool, record.batch_id, [one.trajectory_id for _, _, one in record.members()])
+    await unmark_trained(database.pool, record.batch_id, [one.trajectory_id for *_, one in record.members()])
 
 
 async def test_what_is_asked_for_before_anything_is_paid_is_exactly_what_the_books_need(
     database: Database, ledger: Ledger, lock: ModelLock
 ) -> None:
     record = make_record(await insert_window(database.pool, agents=3))
-    await start(ledger, *(verdict.trajectory_id for _, _, verdict in record.members()))
+    await start(ledger, *(verdict.trajectory_id for *_, verdict in record.members()))
     await ledger.batch_prepared(lock, record)
     async with for_a_moment(database) as moment:
         await become_a_role_with(NEEDS, moment)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import shlex
 import shutil
-import signal
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
+from trainer.cli.listening import listen, serve_until_asked
 from trainer.cli.output import say, say_json
 from trainer.config.console import ConsoleCommand, ConsoleSecrets
-from trainer.run.shutdown import on_request_to_stop
 
 if TYPE_CHECKING:
+    import socket
+
     from data_bridge.database import Database
     from trainer.console.keys import Keys
     from trainer.console.services import Services
@@ -41,6 +40,10 @@ _EPILOG = """examples:
 exit codes:
   0 stopped on request; 2 configuration, or the address is in use"""
 
+_MOST_CONNECTIONS = 2000
+_PATIENCE = 30.0
+"""Seconds that a client may keep us waiting for its request, or for its reading of an answer."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     return run_command(work, ConsoleCommand, argv, prog="console.py", description=_DESCRIPTION, epilog=_EPILOG)
@@ -52,7 +55,7 @@ async def work(settings: ConsoleCommand) -> int:
     if settings.deed.watch or settings.output.json_output:
         return await _watch(settings)
     _check(settings)
-    listening = _listen(settings.console.console_host, settings.console.console_port)
+    listening = listen(settings.console.console_host, settings.console.console_port)
     keys, is_new = _keys(settings)
     async with database_of(settings, migrate=True) as database:
         await _serve(settings, database, listening, keys, is_new)
@@ -123,64 +126,47 @@ def _rotate(settings: ConsoleCommand) -> int:
 async def _serve(
     settings: ConsoleCommand, database: Database, listening: socket.socket, keys: Keys, is_new: bool
 ) -> None:
-    import uvicorn
-
     from trainer.console.app import make_app
     from trainer.console.door import Entrance
     from trainer.console.keys import key_file
+    from trainer.console.problems import Refused
     from trainer.console.upkeep import upkeep
+    from trainer.hosting.connections import server_config
 
     server, stop = settings.console, asyncio.Event()
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}{server.console_path}"
 
-    class ConsoleServer(uvicorn.Server):
-        """A stop request is a normal end for a server; uvicorn would raise the signal again."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            loop = asyncio.get_running_loop()
-            # The number with which uvicorn, asked twice, does not wait for open streams.
-            ask = partial(loop.call_soon_threadsafe, self.handle_exit, signal.SIGINT, None)
-            with on_request_to_stop(ask):
-                yield
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """Printed only once it is true: from here on requests are answered."""
-            await super().startup(sockets)
-            say(f"Console at {address} on {database.label}")
-            if is_new:
-                say(f"Its keys were made and are in {key_file(settings.common.home).absolute()}.")
-            say(f"Log in once with {address}/login?code={keys.one_time_code()}")
+    def started() -> None:
+        say(f"Console at {address} on {database.label}")
+        if is_new:
+            say(f"Its keys were made and are in {key_file(settings.common.home).absolute()}.")
+        say(f"Log in once with {address}/login?code={keys.one_time_code()}")
 
     services = _services(settings, database)
     door = Entrance.of(keys, (server.console_host, *server.console_hosts), server.console_path)
-    config = uvicorn.Config(
+    config = server_config(
         make_app(services, door),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=server.console_proxy is not None,
-        forwarded_allow_ips=server.console_proxy or "",
-        timeout_graceful_shutdown=5,
-        limit_concurrency=2000,
+        connections=_MOST_CONNECTIONS,
+        patience=_PATIENCE,
+        too_late=Refused(408, "The request did not arrive in time.").problem().model_dump_json().encode(),
+        grace=5,
+        proxy=server.console_proxy,
     )
     async with AsyncExitStack() as stack:
         notify = settings.secrets.notify_url
         told = None if notify is None else notify.get_secret_value()
-        await stack.enter_async_context(upkeep(database, server, told))
+        await stack.enter_async_context(upkeep(database, server, told, settings.common.home))
         if server.console_trains:
             from trainer.console.host import taking_trainings
 
             words = None if server.training_command is None else shlex.split(server.training_command)
             await stack.enter_async_context(taking_trainings(database, settings, words, stop))
-        running = ConsoleServer(config)
-        ending = asyncio.create_task(_end_with(stop, running), name="end with the training")
         try:
-            await running.serve(sockets=[listening])
+            # While a training runs here, it is the one that hears the request to stop, and passes it on by ``stop``.
+            await serve_until_asked(config, listening, started, stop=stop, stopping=services.hub.close)
         finally:
-            ending.cancel()
             stop.set()
 
 
@@ -210,26 +196,3 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
         check=LogCheck(check),
         scorer=scorer,
     )
-
-
-async def _end_with(stop: asyncio.Event, server: object) -> None:
-    """While a training runs here, it is the one that hears the request to stop, and passes it on."""
-    import uvicorn
-
-    assert isinstance(server, uvicorn.Server)
-    await stop.wait()
-    server.should_exit = True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Bind the address first, so that a port in use is reported immediately."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-    except OSError as error:
-        raise ConfigurationError(
-            f"--host {host} --port {port} cannot be used ({error.strerror}): choose another."
-        ) from None
-    return listening

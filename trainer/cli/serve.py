@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import signal
+import json
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import run_command
+from trainer.cli.listening import listen, serve_until_asked
 from trainer.cli.output import say
 from trainer.config.commands import ServeSettings
-from trainer.run.shutdown import on_request_to_stop
 
 if TYPE_CHECKING:
     from trainer.serve.checkpoints import ServedCheckpoints
@@ -40,7 +38,7 @@ async def _work(settings: ServeSettings) -> int:
             f"--host {settings.server.host} can be reached from other hosts: set HINDSIGHT_SERVE_KEY, "
             "or serve on 127.0.0.1."
         )
-    listening = _listen(settings.server.host, settings.server.port)
+    listening = listen(settings.server.host, settings.server.port)  # before the model is loaded
 
     from trainer.inference.chat_models import open_engine
     from trainer.inference.checkpoints import store_of
@@ -71,48 +69,25 @@ def _promotions_followed(settings: ServeSettings) -> AbstractAsyncContextManager
 async def _serve(
     settings: ServeSettings, checkpoints: ServedCheckpoints, listening: socket.socket, key: str | None
 ) -> None:
-    import uvicorn
-
+    from trainer.hosting.connections import server_config
     from trainer.serve.app import make_app
-    from trainer.serve.connections import server_config
-
-    class Server(uvicorn.Server):
-        """A stop request is a normal end for a server; uvicorn would raise the signal again."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            loop = asyncio.get_running_loop()
-            # The number with which uvicorn, asked twice, does not wait for requests in flight.
-            ask = partial(loop.call_soon_threadsafe, self.handle_exit, signal.SIGINT, None)
-            with on_request_to_stop(ask):
-                yield
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """Printed only once it is true: from here on requests are answered and signals handled."""
-            await super().startup(sockets)
-            say(f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1")
+    from trainer.serve.wire import RequestError
 
     server = settings.server
     hosts = (server.host, *server.allowed_hosts)
     app = make_app(checkpoints, key=key, most_waiting=server.max_waiting, hosts=hosts)
     host, port = listening.getsockname()[:2]
-    patience = server.client_timeout.total_seconds()
-    config = server_config(app, connections=server.max_connections, patience=patience)
-    await Server(config).serve(sockets=[listening])
+    config = server_config(
+        app,
+        connections=server.max_connections,
+        patience=server.client_timeout.total_seconds(),
+        too_late=json.dumps(RequestError(408, "The request did not arrive in time.").body()).encode(),
+    )
 
+    def started() -> None:
+        say(f"Serving {checkpoints.served_name} as {settings.model.model!r} at http://{host}:{port}/v1")
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Bind the address before the model is loaded, so that a port in use is reported immediately."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-    except OSError as error:
-        raise ConfigurationError(
-            f"--host {host} --port {port} cannot be used ({error.strerror}): choose another."
-        ) from None
-    return listening
+    await serve_until_asked(config, listening, started)
 
 
 def _is_loopback(host: str) -> bool:

@@ -24,16 +24,14 @@ from trainer.console.keys import Caller, Permission
 from trainer.console.openapi import document
 from trainer.console.operations import PREFIX, Operation, answer
 from trainer.console.problems import Refused, refusal_of
-from trainer.console.prometheus import MEDIA_TYPE, exposition
 from trainer.console.reading_api import OPERATIONS as READING
+from trainer.console.reading_api import metrics_of
 from trainer.console.release_api import OPERATIONS as RELEASES
 from trainer.console.reward_api import OPERATIONS as REWARDS
 from trainer.console.services import Services
 from trainer.console.training_api import OPERATIONS as TRAINING
 from trainer.console.visits import problem_page
 from trainer.ledger.ingest_keys import ingest_key_of
-from trainer.ledger.read.boards import system_facts
-from trainer.ledger.read.now import now_of
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -51,13 +49,23 @@ def make_app(services: Services, door: Entrance, *, poll: timedelta = timedelta(
             stack.push_async_callback(services.check.close)
             yield
 
+    def answered(request: Request, refused: Refused) -> Response:
+        """A page for people, JSON for programs."""
+        return _answered(request, refused, door.prefix)
+
+    async def problem(request: Request, error: Exception) -> Response:
+        return answered(request, refusal_of(error))
+
+    async def http_problem(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
+        return answered(request, Refused(error.status_code, f"{error.detail}.", headers=headers))
+
     async def described(request: Request) -> Response:
         return JSONResponse(document(OPERATIONS, door.prefix))
 
     async def metrics(request: Request) -> Response:
-        system = await system_facts(services.database)
-        text = exposition(await now_of(services.database, services.model), system, services.hub)
-        return Response(text, media_type=MEDIA_TYPE)
+        return await metrics_of(services)
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -66,14 +74,13 @@ def make_app(services: Services, door: Entrance, *, poll: timedelta = timedelta(
         *_api(services, door),
         Route("/openapi.json", _needs_key(door, described), methods=["GET"]),
         Route("/metrics", _needs_key(door, metrics), methods=["GET"]),
-        Route(f"{PREFIX}/metrics", _needs_key(door, metrics), methods=["GET"]),
         Route("/health", health, methods=["GET"]),
         *pages.routes(services, door),
         Mount("/static", StaticFiles(directory=_STATIC), name="static"),
     ]
     app = Starlette(
         routes=routes,
-        exception_handlers={HTTPException: _http_problem, Refused: _problem, HindsightError: _problem},
+        exception_handlers={HTTPException: http_problem, Refused: problem, HindsightError: problem},
         lifespan=lifespan,
     )
     return Guarded(app, door)
@@ -107,12 +114,14 @@ def _endpoint(
 
     async def answered(request: Request) -> Response:
         operation = operations["GET" if request.method == "HEAD" else request.method]
+        if operation.key == "ingest":
+            door.check_patience(request)
         given = await _ingest_caller(services, request) if operation.key == "ingest" else None
         caller = door.admit(request, given or door.caller(request), acts=operation.acts)
         for name, pattern in operation.parts.items():
             if re.search(pattern, request.path_params[name]) is None:
                 raise Refused(422, f"{name}: this cannot be one.", field=name)
-        return await answer(operation, services, caller, request)
+        return await answer(operation, services, caller, request, lambda: door.is_still_known(request))
 
     return endpoint
 
@@ -156,8 +165,8 @@ class Guarded:
             await self._app(scope, receive, send)
             return
         prefix = self._door.prefix
-        if prefix and scope["path"].startswith(f"{prefix}/"):
-            scope = {**scope, "path": scope["path"][len(prefix) :], "raw_path": b""}
+        if prefix and f"{scope['path']}/".startswith(f"{prefix}/"):
+            scope = {**scope, "path": scope["path"][len(prefix) :] or "/", "raw_path": b""}
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -171,28 +180,17 @@ class Guarded:
             self._door.check_host(request)
             self._door.check_origin(request)
         except Refused as refused:
-            await _answered(request, refused)(scope, receive, send_with_headers)
+            await _answered(request, refused, prefix)(scope, receive, send_with_headers)
             return
         await self._app(scope, receive, send_with_headers)
 
 
-def _answered(request: Request, refused: Refused) -> Response:
-    """A page for people, JSON for programs."""
+def _answered(request: Request, refused: Refused, prefix: str = "") -> Response:
     path = request.scope["path"]
     if not path.startswith((PREFIX, "/openapi.json", "/health", "/metrics")) and "text/html" in request.headers.get(
         "accept", ""
     ):
-        return problem_page(request, refused)
+        return problem_page(request, refused, prefix)
     return Response(
         refused.problem().model_dump_json(), refused.status, media_type="application/json", headers=refused.headers
     )
-
-
-async def _problem(request: Request, error: Exception) -> Response:
-    return _answered(request, refusal_of(error))
-
-
-async def _http_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
-    return _answered(request, Refused(error.status_code, f"{error.detail}.", headers=headers))

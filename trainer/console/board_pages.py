@@ -100,10 +100,13 @@ async def data_page(visit: Visit) -> Response:
 
 async def rewards_page(visit: Visit) -> Response:
     database = visit.services.database
-    agent = visit.request.query_params.get("agent") or None
+    asked = visit.request.query_params
+    agent, role = asked.get("agent") or None, asked.get("role") or None
     board = await reward_board(database, visit.model)
-    rows = await reward_history(database, agent_id=agent, model=visit.model, limit=50)
-    return visit.page("rewards", "Rewards", board=board, rows=rows, agent=agent, drift=shown.drift(board.weeks))
+    rows = await reward_history(database, agent_id=agent, role=role, model=visit.model, limit=50)
+    return visit.page(
+        "rewards", "Rewards", board=board, rows=rows, agent=agent, role=role, drift=shown.drift(board.weeks)
+    )
 
 
 # The judge

@@ -7,18 +7,21 @@ only where the browser says so. The key is asked for last, so that nobody can tr
 
 from __future__ import annotations
 
-import ipaddress
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from data_bridge.errors import ConfigurationError
 from trainer.console.keys import Caller, Keys
 from trainer.console.limits import RateLimit
 from trainer.console.problems import Refused
+from trainer.hosting.names import NOT_NAMED, is_named, names_of
+
+logger = logging.getLogger(__name__)
 
 COOKIE = "hindsight_console"
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 CONTENT_SECURITY_POLICY = (
@@ -41,36 +44,34 @@ HEADERS = {
 
 @dataclass(slots=True)
 class Entrance:
-    """``hosts`` are the names by which this server may be called; an address that stands for all (``0.0.0.0``) among
-    them lets every address through, as only names can be rebound."""
+    """``hosts`` are the names by which this server may be called."""
 
     keys: Keys
     hosts: frozenset[str]
     wrong_keys: RateLimit
-    """Wrong keys of one address: guessing is slow."""
+    """Wrong keys of one address: after too many, none of its keys is looked at for a while, and guessing is slow."""
+    wrong_links: RateLimit
+    """Used-up links, apart from keys: any page can have a browser open such a link, and must not lock keys out."""
     calls: RateLimit
     deeds: RateLimit
     prefix: str = ""
-    _open: frozenset[str] = field(default=frozenset({"/login", "/health"}))
 
     @classmethod
     def of(cls, keys: Keys, hosts: Sequence[str], prefix: str = "", *, patience: float = 1.0) -> Entrance:
         """``patience`` multiplies the rate limits; tests are quicker than people."""
-        names = frozenset(LOOPBACK) | {name_in(f"[{host}]" if ":" in host else host) for host in hosts}
         return cls(
             keys,
-            names,
-            RateLimit(10 * patience, per=60),
+            names_of(hosts),
+            RateLimit(max(1.0, 10 * patience), per=60),
+            RateLimit(max(1.0, 10 * patience), per=60),
             RateLimit(600 * patience, per=60),
             RateLimit(60 * patience, per=60),
             prefix,
         )
 
     def check_host(self, request: Request) -> None:
-        name = name_in(request.headers.get("host", ""))
-        if name in self.hosts or (not self.hosts.isdisjoint({"0.0.0.0", "::"}) and _is_address(name)):
-            return
-        raise Refused(421, "The Host header does not name this server: start it with --allowed-hosts NAME.")
+        if not is_named(request.headers.get("host", ""), self.hosts):
+            raise Refused(421, NOT_NAMED)
 
     def check_origin(self, request: Request) -> None:
         """An unsafe call from a page must be from a page of ours."""
@@ -86,17 +87,41 @@ class Entrance:
 
     def caller(self, request: Request) -> Caller | None:
         """Who asks, by key or login; None for neither. Refused for a wrong one."""
-        address = request.client.host if request.client else "unknown"
-        given = request.headers.get("authorization")
+        if "authorization" not in request.headers:
+            return self._found(request)
+        self.check_patience(request)
+        found = self._found(request)
+        if found is None:
+            self.wrong_keys.count(address_of(request))
+            raise Refused(401, "The key is wrong.", headers={"WWW-Authenticate": "Bearer"})
+        return found
+
+    def check_patience(self, request: Request) -> None:
+        """Refused if too many wrong keys came from where this request comes from: the next is not even compared."""
+        self.wrong_keys.check(address_of(request))
+
+    def is_still_known(self, request: Request) -> bool:
+        """Whether whoever was let in would be again: keys are rotated and logins end while a stream is open."""
+        try:
+            return self._found(request) is not None
+        except Refused:
+            return False
+
+    def caller_of_key(self, key: str) -> Caller | None:
+        try:
+            return self.keys.caller_of_key(key)
+        except ConfigurationError as error:  # names a file, which is nobody's business who has no key yet
+            raise _unreadable(error) from None
+
+    def _found(self, request: Request) -> Caller | None:
+        given, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
         if given is not None:
             scheme, _, key = given.partition(" ")
-            found = self.keys.caller_of_key(key.strip()) if scheme.lower() == "bearer" else None
-            if found is None:
-                self.wrong_keys.count(address)
-                raise Refused(401, "The key is wrong.", headers={"WWW-Authenticate": "Bearer"})
-            return found
-        cookie = request.cookies.get(COOKIE)
-        return None if cookie is None else self.keys.caller_of_session(cookie)
+            return self.caller_of_key(key.strip()) if scheme.lower() == "bearer" else None
+        try:
+            return None if cookie is None else self.keys.caller_of_session(cookie)
+        except ConfigurationError as error:
+            raise _unreadable(error) from None
 
     def admit(self, request: Request, caller: Caller | None, *, acts: bool) -> Caller:
         """The caller, who may do this now. Refused otherwise."""
@@ -110,15 +135,10 @@ class Entrance:
         return caller
 
 
-def name_in(host: str) -> str:
-    """``localhost:8899`` and ``[::1]:8899`` without the port, as names are compared."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name.rstrip(".").lower()
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _unreadable(error: ConfigurationError) -> Refused:
+    logger.error("nobody can come in: %s", error)
+    return Refused(503, "The console's keys cannot be read; its log says why.", headers={"Retry-After": "5"})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.ingest import SentTrajectory, StoredTrajectory, store_sent
+from data_bridge.lookup import trajectories_of
 from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.outcomes import record_outcomes
 from data_bridge.redaction import page_text, redacted
@@ -18,6 +20,7 @@ from trainer.console.problems import Refused
 from trainer.console.services import audited
 from trainer.ledger.forget import ForgottenRows, forget_agent
 from trainer.ledger.ingest_keys import IngestKey, list_ingest_keys, make_ingest_key, revoke_ingest_key
+from trainer.ledger.run_folder import forget_in_folders
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}$"
 _SHORT = Field(default=None, max_length=200)
@@ -59,7 +62,7 @@ async def ingest_trajectories(asked: Incoming) -> StoredRows:
     if kind == "game":
         raise Refused(403, "The game's key sends facts: give each agent or team a key of its own.")
     named = [(row, _stamped(kind, owner, row)) for row in body.trajectories]
-    sent = [_sent(row, agent) for row, agent in named if agent is not None]
+    sent = [sent_row(row, agent) for row, agent in named if agent is not None]
     stored = iter(await store_sent(asked.services.database, sent))
     nobody = f"agentId: this key writes for {owner!r} only" if kind == "agent" else "agentId: say which agent this is"
     results = [
@@ -69,7 +72,7 @@ async def ingest_trajectories(asked: Incoming) -> StoredRows:
     return StoredRows(redacted(results, page_text))
 
 
-def _sent(row: SentRow, agent_id: str) -> SentTrajectory:
+def sent_row(row: SentRow, agent_id: str) -> SentTrajectory:
     return SentTrajectory(
         row.trajectoryId,
         agent_id,
@@ -187,6 +190,12 @@ class IngestKeyBody(BaseModel):
     kind: Literal["agent", "team", "game"]
     owner: str = Field(pattern=NAME, description="The agent's id, the team's name, or the game's.")
 
+    @model_validator(mode="after")
+    def _no_team_within_a_team(self) -> IngestKeyBody:
+        if self.kind == "team" and "/" in self.owner:
+            raise ValueError("owner: a team's name has no slash, as its agents' ids are written TEAM/AGENT")
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class NewIngestKey:
@@ -227,18 +236,22 @@ async def revoke_key(asked: Incoming) -> IngestKey:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgottenAgent:
+class AgentForgotten:
     agent_id: str
     rows: ForgottenRows
+    files: int
+    """In the folders of this host's runs; other hosts' consoles look after their own within the hour."""
 
 
-async def delete_agent(asked: Incoming) -> ForgottenAgent:
+async def delete_agent(asked: Incoming) -> AgentForgotten:
     agent_id = asked.part("agent_id")
     async with audited(asked.services, asked.caller, asked.request, "forget an agent", agent_id):
-        found = await forget_agent(asked.services.database, agent_id)
-        if found.total == 0:
+        logged = await trajectories_of(asked.services.database, agent_id)
+        found = await forget_agent(asked.services.database, agent_id, logged)
+        files = await asyncio.to_thread(forget_in_folders, asked.services.home, agent_id, logged)
+        if found.total + files == 0:
             raise Refused(404, f"The ledger has nothing of {agent_id!r}.")
-    return ForgottenAgent(agent_id, found)
+    return AgentForgotten(agent_id, found, files)
 
 
 OPERATIONS = (
@@ -289,7 +302,7 @@ OPERATIONS = (
         "/agents/{agent_id}",
         "Forget everything of one agent",
         delete_agent,
-        ForgottenAgent,
+        AgentForgotten,
         acts=True,
         problems=(404, 409),
         parts={"agent_id": NAME},

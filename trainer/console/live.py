@@ -35,6 +35,7 @@ class Hub:
         self._events: deque[LoggedEvent] = deque(maxlen=REMEMBERED)
         self._more = asyncio.Event()
         self._cursor: Cursor | None = None
+        self._is_closed = False
         self.streams = 0
         self.queries = 0
         """How often the ledger was asked for news."""
@@ -75,15 +76,20 @@ class Hub:
             if len(found) < AT_ONCE:
                 return
 
+    def close(self) -> None:
+        """End all streams: the server stops, and their clients go on with another or with the next."""
+        self._is_closed = True
+        self._wake()
+
     def _wake(self) -> None:
         self._more.set()
         self._more = asyncio.Event()
 
     async def after(self, position: int) -> AsyncIterator[LoggedEvent]:
-        """Every event above ``position``, in order, for ever."""
+        """Every event above ``position``, in order, until the server stops."""
         self.streams += 1
         try:
-            while True:
+            while not self._is_closed:
                 more, until = self._more, self.position
                 known = await self._between(position, until)
                 for event in known:

@@ -85,6 +85,8 @@ class Incoming:
     request: Request
     query: Any
     body: Any
+    is_still_known: Callable[[], bool]
+    """Whether the caller would be let in now, for answers that take long."""
 
     def part(self, name: str) -> str:
         """A part of the path."""
@@ -118,11 +120,13 @@ class Operation:
         return self.handler.__name__
 
 
-async def answer(operation: Operation, services: Services, caller: Caller, request: Request) -> Response:
+async def answer(
+    operation: Operation, services: Services, caller: Caller, request: Request, is_still_known: Callable[[], bool]
+) -> Response:
     """Check the request against its declaration, and dump what the handler gives by the declared type."""
     query = _query(operation, request)
     body = await _body(operation, request)
-    given = await operation.handler(Incoming(services, caller, request, query, body))
+    given = await operation.handler(Incoming(services, caller, request, query, body, is_still_known))
     if isinstance(given, Response):
         return given
     text = TypeAdapter(operation.answer).dump_json(given)

@@ -5,8 +5,10 @@ A form posts to a path of its page and is answered with a redirect, so that a re
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,10 +17,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from trainer.console import board_pages, shown
-from trainer.console.door import COOKIE, REPORT_POLICY, Entrance
+from trainer.console.door import COOKIE, REPORT_POLICY, Entrance, address_of
 from trainer.console.keys import SESSION_SECONDS, Permission
 from trainer.console.problems import Refused, refusal_of
-from trainer.console.services import Services, address_of, audited
+from trainer.console.services import Services, audited
 from trainer.console.training_api import StartBody, start, status_of
 from trainer.console.visits import SAID, Shown, Visit, problem_page, read_form, render
 from trainer.ledger.audit import note_deed
@@ -81,7 +83,8 @@ async def _log_in(request: Request, services: Services, door: Entrance) -> Respo
     try:
         if request.method == "POST":
             form = await read_form(request)
-            caller = door.keys.caller_of_key(form.get("key", ""))
+            door.check_patience(request)
+            caller = door.caller_of_key(form.get("key", ""))
             if caller is not None:
                 return await _logged_in(request, services, door, caller.role, target, 303)
             door.wrong_keys.count(address_of(request))
@@ -90,7 +93,7 @@ async def _log_in(request: Request, services: Services, door: Entrance) -> Respo
             if door.keys.use_code(code):
                 # Not a redirect: one that began on another site would come back without the strict cookie.
                 return await _logged_in(request, services, door, Permission.FULL, target, 200)
-            door.wrong_keys.count(address_of(request))
+            door.wrong_links.count(address_of(request))
             wrong = "This link was used or is too old: the key is in the file that the console named when it started."
     except Refused as refused:
         return problem_page(request, refused, door.prefix)
@@ -211,5 +214,8 @@ async def report_page(visit: Visit) -> Response:
     from trainer.ledger.read.run_facts import gather
     from trainer.report.page import render as render_report
 
+    await asyncio.to_thread(import_module, "scipy.stats")  # takes seconds the first time, in which streams must go on
     facts = await gather(visit.services.database, visit.request.path_params["run_id"])
-    return HTMLResponse(render_report(facts), headers={"Content-Security-Policy": REPORT_POLICY})
+    return HTMLResponse(
+        await asyncio.to_thread(render_report, facts), headers={"Content-Security-Policy": REPORT_POLICY}
+    )

@@ -27,6 +27,7 @@ CODES = {
     403: "not_allowed",
     404: "not_found",
     405: "wrong_method",
+    408: "too_slow",
     409: "conflict",
     413: "too_large",
     415: "not_json",
@@ -107,6 +108,7 @@ def _away(error: Exception) -> Refused:
 
 def invalid(error: ValidationError) -> Refused:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
+    named = (str(part) for part in first["loc"])
+    field = ".".join(part for part in named if not part.startswith("("))  # the tag of a union is not a field
     message = str(first["msg"]).removeprefix("Value error, ")
     return Refused(422, f"{field or 'The request'}: {message[:1].lower()}{message[1:]}.", field=field or None)

@@ -15,9 +15,12 @@ from data_bridge.redaction import page_text, redacted
 from trainer.console.live import MAX_STREAMS
 from trainer.console.operations import Incoming, Operation, Page, PageQuery, cursor_of, page_of, parts_of
 from trainer.console.problems import Refused
+from trainer.console.prometheus import MEDIA_TYPE, exposition
+from trainer.console.services import Services
 from trainer.console.training_api import MODEL
 from trainer.ledger.commands import start_of_run
 from trainer.ledger.events import LoggedEvent
+from trainer.ledger.read.boards import system_facts
 from trainer.ledger.read.listings import (
     AuditRow,
     PatternRow,
@@ -29,7 +32,7 @@ from trainer.ledger.read.listings import (
     patterns_by_week,
     run_row,
 )
-from trainer.ledger.read.now import ProgressFacts, StepPoint, steps_of
+from trainer.ledger.read.now import ProgressFacts, StepPoint, now_of, steps_of
 
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -218,12 +221,25 @@ async def get_events(asked: Incoming) -> Response:
     async def stream() -> AsyncIterator[dict[str, Any]]:
         yield {"retry": 1000, "comment": "events follow"}
         async for event in hub.after(position):
+            if not asked.is_still_known():
+                return  # whoever comes back is asked for the key
             yield _sent(event)
 
     return EventSourceResponse(stream(), ping=15, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
 
+async def metrics_of(services: Services) -> Response:
+    """What Prometheus reads."""
+    facts = await now_of(services.database, services.model)
+    return Response(exposition(facts, await system_facts(services.database), services.hub), media_type=MEDIA_TYPE)
+
+
+async def get_metrics(asked: Incoming) -> Response:
+    return await metrics_of(asked.services)
+
+
 OPERATIONS = (
+    Operation("GET", "/metrics", "Figures for Prometheus", get_metrics, str, media_type=MEDIA_TYPE),
     Operation("GET", "/runs", "Runs, the latest first", get_runs, Page[RunRow], query=RunsQuery),
     Operation("GET", "/runs/{run_id}", "One run", get_run, RunDetail, problems=(404,), parts={"run_id": RUN_ID}),
     Operation(

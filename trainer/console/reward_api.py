@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag
 
-from data_bridge.lookup import roles_of
 from data_bridge.redaction import page_text, redacted
+from trainer.console.ingest_api import NAME, SentRow, sent_row
 from trainer.console.operations import TEXT, Incoming, Operation, Page, PageQuery, cursor_of, page_of, parts_of
 from trainer.console.services import audited
 from trainer.console.training_api import MODEL
@@ -26,6 +26,12 @@ class TaskResult(BaseModel):
     task: str = Field(min_length=1, max_length=_LONGEST, pattern=TEXT)
     result: str = Field(min_length=1, max_length=_LONGEST, pattern=TEXT)
     action: str | None = Field(default=None, max_length=200, pattern=TEXT, description="What it did, in a word.")
+
+
+class GivenRow(SentRow):
+    """A row of ``trajectories`` in the game's shape, which is judged and not stored."""
+
+    agentId: str = Field(pattern=NAME)
 
 
 class ScoreLimits(BaseModel):
@@ -47,7 +53,33 @@ class ResultBody(ScoreLimits):
     task_result: TaskResult
 
 
-class CalculateBody(RootModel[LoggedBody | ResultBody]):
+class GivenBody(ScoreLimits):
+    """A row that the log does not have, judged beside the rows of its window; alone if the log has none of them."""
+
+    trajectory: GivenRow
+
+
+_KINDS = {"trajectory_id": "(logged)", "task_result": "(result)", "trajectory": "(given)"}
+
+
+def _kind_of(body: object) -> str | None:
+    """Which of the bodies this is meant to be, by its field: so that a fault is reported of that one."""
+    return next((kind for name, kind in _KINDS.items() if isinstance(body, dict) and name in body), None)
+
+
+_Asked = Annotated[
+    Annotated[LoggedBody, Tag("(logged)")]
+    | Annotated[ResultBody, Tag("(result)")]
+    | Annotated[GivenBody, Tag("(given)")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="nothing_to_judge",
+        custom_error_message="Give a trajectory_id, a trajectory or a task_result",
+    ),
+]
+
+
+class CalculateBody(RootModel[_Asked]):
     """What is to be judged."""
 
 
@@ -70,13 +102,22 @@ class CalculatedReward:
 
 
 async def calculate_reward(asked: Incoming) -> CalculatedReward:
-    body: LoggedBody | ResultBody = asked.body.root
-    target = body.trajectory_id if isinstance(body, LoggedBody) else "a task's result"
+    body: LoggedBody | ResultBody | GivenBody = asked.body.root
+    match body:
+        case LoggedBody():
+            target = body.trajectory_id
+        case GivenBody():
+            target = f"{body.trajectory.trajectoryId}, as given"
+        case ResultBody():
+            target = "a task's result"
     limits: dict[str, Any] = {"rubric": body.rubric, "max_cost": body.max_cost}
     async with audited(asked.services, asked.caller, asked.request, "calculate a reward", target):
         scorer = asked.services.scorer()
         if isinstance(body, LoggedBody):
             score = await scorer.of_logged(body.trajectory_id, **limits)
+        elif isinstance(body, GivenBody):
+            row = body.trajectory
+            score = await scorer.of_given(sent_row(row, row.agentId), **limits)
         else:
             given = body.task_result
             score = await scorer.of_result(given.task, given.result, given.action, **limits)
@@ -102,7 +143,7 @@ class RewardEntry:
     trajectory_id: str
     agent_id: str
     role: str | None
-    """As the game's row says; null if it does not."""
+    """As the game's row said when it was trained; null if it named none."""
     window_id: str
     model: str
     run_id: str
@@ -113,45 +154,38 @@ class RewardEntry:
     at: datetime
 
 
-_SCANNED = 1000
-"""Rewards that are looked through for those of a role, as roles are in the game's rows."""
-
-
 async def get_reward_history(asked: Incoming) -> Page[RewardEntry]:
     query: HistoryQuery = asked.query
     before: Any = parts_of(query.cursor, datetime.fromisoformat, str, str)
-    limit = query.limit if query.role is None else _SCANNED
     rows = await reward_history(
-        asked.services.database, agent_id=query.agent_id, model=query.model, before=before, limit=limit + 1
+        asked.services.database,
+        agent_id=query.agent_id,
+        role=query.role,
+        model=query.model,
+        before=before,
+        limit=query.limit + 1,
     )
-    page = page_of(rows, limit, lambda row: cursor_of(row.at.isoformat(), row.batch_id, row.trajectory_id))
-    entries = await with_roles(asked, page.entries)
-    if query.role is not None:
-        entries = [one for one in entries if one.role == query.role]
-    return Page(redacted(entries, page_text), page.next)
+    page = page_of(rows, query.limit, lambda row: cursor_of(row.at.isoformat(), row.batch_id, row.trajectory_id))
+    return Page(redacted([_entry(row) for row in page.entries], page_text), page.next)
 
 
-async def with_roles(asked: Incoming, rows: list[RewardRow]) -> list[RewardEntry]:
-    roles = await roles_of(asked.services.database, [row.trajectory_id for row in rows])
-    return [
-        RewardEntry(
-            row.trajectory_id,
-            row.agent_id,
-            roles.get(row.trajectory_id),
-            row.window_id,
-            row.model,
-            row.run_id,
-            row.step,
-            row.score,
-            [
-                Component(name, value)
-                for name in ("validity", "decision", "weight", "advantage")
-                if (value := getattr(row, name)) is not None
-            ],
-            row.at,
-        )
-        for row in rows
-    ]
+def _entry(row: RewardRow) -> RewardEntry:
+    return RewardEntry(
+        row.trajectory_id,
+        row.agent_id,
+        row.role,
+        row.window_id,
+        row.model,
+        row.run_id,
+        row.step,
+        row.score,
+        [
+            Component(name, value)
+            for name in ("validity", "decision", "weight", "advantage")
+            if (value := getattr(row, name)) is not None
+        ],
+        row.at,
+    )
 
 
 OPERATIONS = (

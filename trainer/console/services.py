@@ -13,6 +13,7 @@ from starlette.requests import Request
 from data_bridge.database import Database
 from trainer.config.settings import Command
 from trainer.config.training import AddressSettings, GateSettings
+from trainer.console.door import address_of
 from trainer.console.keys import Caller
 from trainer.console.live import Hub
 from trainer.console.log_check import LogCheck
@@ -37,10 +38,6 @@ class Services:
     check: LogCheck
     scorer: Callable[[], RewardScorer]
     """Made when it is first needed: it brings the judge with it."""
-
-
-def address_of(request: Request) -> str:
-    return request.client.host if request.client else "unknown"
 
 
 @asynccontextmanager

@@ -8,14 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.database import Database
+from data_bridge.private_files import make_private
 from data_bridge.redaction import page_text, redact, redacted
 from trainer.config.console import ConsoleSettings
 from trainer.ledger.audit import forget_audit
 from trainer.ledger.events import EventKind, LoggedEvent, claim_to_notify, forget_events
+from trainer.ledger.forget import forget_forgotten, forgotten_since
 from trainer.ledger.rewards_asked import forget_asked
+from trainer.ledger.run_folder import forget_in_folders
 
 if TYPE_CHECKING:
     import httpx
@@ -33,7 +37,23 @@ async def forget_old(database: Database, kept: ConsoleSettings) -> int:
         await forget_events(database, kept.keep_events)
         + await forget_audit(database, kept.keep_audit)
         + await forget_asked(database, kept.keep_rewards)
+        + await forget_forgotten(database, kept.keep_audit)
     )
+
+
+async def forget_here(database: Database, home: Path) -> int:
+    """Take agents that were forgotten on any host out of the folders of this host's runs; returns how many files."""
+    done = home / "console" / "forgotten"
+    try:
+        position = int(done.read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):
+        position = 0  # to do it all again changes nothing
+    files = 0
+    for one in await forgotten_since(database, position):
+        files += await asyncio.to_thread(forget_in_folders, home, one.agent_id, one.trajectory_ids)
+        make_private(done.parent)
+        done.write_text(str(one.forgotten_id), encoding="ascii")
+    return files
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +115,11 @@ async def _sent(client: httpx.AsyncClient, url: str, alarm: Alarm, pauses: tuple
 
 
 @asynccontextmanager
-async def upkeep(database: Database, kept: ConsoleSettings, notify: str | None) -> AsyncIterator[None]:
+async def upkeep(database: Database, kept: ConsoleSettings, notify: str | None, home: Path) -> AsyncIterator[None]:
     """Forget and tell for the duration of the block. A fault is a warning: the next time may be better."""
 
     async def forget() -> object:
+        await forget_here(database, home)
         return await forget_old(database, kept)
 
     async def alarm() -> object:

@@ -3,6 +3,7 @@ is escaped."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,7 @@ from trainer.console.keys import Caller
 from trainer.console.operations import read_body
 from trainer.console.problems import Refused
 from trainer.console.services import Services
+from trainer.console.training_api import MODEL
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -51,8 +53,11 @@ class Visit:
 
     @property
     def model(self) -> str:
+        """The model that the page is about. Refused (422) for what cannot be the name of one."""
         asked = self.request.query_params.get("model", "")
-        return asked if asked and len(asked) <= 64 else self.services.model
+        if asked and re.fullmatch(MODEL, asked) is None:
+            raise Refused(422, "model: this cannot be the name of one.", field="model")
+        return asked or self.services.model
 
     def path(self, to: str, **query: str) -> str:
         """A path of ours as the browser must write it, with the model if it is not the usual one."""

@@ -27,6 +27,8 @@ class GroupRecord:
     """1 for a fresh group; 2 and 3 when it is replayed."""
     content: tuple[str, ...] = ()
     """Hash of each member's row as it was judged; empty before there was replay."""
+    roles: tuple[str | None, ...] = ()
+    """Role of each member, as its row says; empty before it was kept."""
 
     @property
     def spread(self) -> float:
@@ -63,11 +65,12 @@ class BatchRecord:
         """The groups that this batch trains for the first time: only their windows and rows change their state."""
         return tuple(group for group in self.groups if group.use == 1)
 
-    def members(self) -> Iterator[tuple[GroupRecord, str, Verdict]]:
-        """(group, agent, verdict) of every trajectory in the batch."""
+    def members(self) -> Iterator[tuple[GroupRecord, str, str | None, Verdict]]:
+        """(group, agent, role, verdict) of every trajectory in the batch."""
         for group in self.groups:
-            for agent_id, verdict in zip(group.agent_ids, group.verdicts, strict=True):
-                yield group, agent_id, verdict
+            roles = group.roles or (None,) * len(group.agent_ids)
+            for agent_id, role, verdict in zip(group.agent_ids, roles, group.verdicts, strict=True):
+                yield group, agent_id, role, verdict
 
 
 def decode_groups(text: str) -> tuple[GroupRecord, ...]:

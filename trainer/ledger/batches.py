@@ -94,14 +94,15 @@ class BatchLedger:
             )
             await connection.executemany(
                 "INSERT INTO hindsight.batch_trajectories (batch_id, trajectory_id, model, agent_id, window_id,"
-                " group_id, verdict_key, score, has_tokens, use) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+                " group_id, verdict_key, score, has_tokens, use, role)"
+                " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
                 [
                     (
                         *(record.batch_id, verdict.trajectory_id, record.model, agent_id, group.window_id),
                         *(group.group_id, group.verdict_key, verdict.score, verdict.trajectory_id not in gone),
-                        group.use,
+                        *(group.use, role),
                     )
-                    for group, agent_id, verdict in record.members()
+                    for group, agent_id, role, verdict in record.members()
                 ],
             )
             if record.history is not None:
@@ -135,7 +136,7 @@ class BatchLedger:
             await remember_groups(connection, record, point.step)
             await write_game_rows(connection, record, result)
             await tell(
-                *(connection, EventKind.STEP, {"step": point.step, **_numbers(metrics)}),
+                *(connection, EventKind.STEP, {**_numbers(metrics), "step": point.step}),
                 model=point.model,
                 run_id=record.run_id,
             )

@@ -1,13 +1,17 @@
 """Forgets one agent: what our ledger holds of it is deleted, or loses its name and what was said about it.
 
-A batch, a verdict and a plan are about several agents: there only this one's part goes. Content hashes and scores of a
-verdict stay without a name, so that the verdict on the others is not asked for again. The game's own rows, among them
-``usedInTraining``, are the game's to delete; as long as they are there they say that they were trained.
+A batch and a verdict are about several agents: there only this one's part goes. Content hashes and scores of a verdict
+stay without a name, so that the verdict on the others is not asked for again; plans and batches keep the ids of
+trajectories, which say what was trained. The game's own rows, among them ``usedInTraining``, are the game's to delete;
+as long as they are there they say that they were trained. Folders of runs are on the disks of their hosts: the row of
+``forgotten`` tells each to take the agent out of its own (``run_folder.forget_in_folders``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import astuple, dataclass
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -26,18 +30,23 @@ class ForgottenRows:
 
     rewards: int
     exclusions: int
+    observed: int
+    """What went wrong in its trajectories."""
     batches: int
     verdicts: int
+    evaluations: int
+    """Whose example was a decision of the agent."""
     canaries: int
     ingest_keys: int
 
     @property
     def total(self) -> int:
-        return self.rewards + self.exclusions + self.batches + self.verdicts + self.canaries + self.ingest_keys
+        return sum(astuple(self))
 
 
-async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
-    """In one transaction. ConfigurationError while a batch with the agent is being trained."""
+async def forget_agent(database: Database, agent_id: str, logged: Collection[str] = ()) -> ForgottenRows:
+    """In one transaction. ``logged``: the agent's trajectories that the game's log has, some of which may have been
+    judged only. ConfigurationError while a batch with the agent is being trained."""
     async with database.pool.acquire() as connection, connection.transaction():
         rows = await connection.fetch(
             "SELECT t.batch_id, t.trajectory_id, b.state FROM hindsight.batch_trajectories t"
@@ -48,11 +57,14 @@ async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
             raise ConfigurationError(
                 f"A batch with trajectories of {agent_id!r} is being trained: stop the training, or wait for its end."
             )
-        trajectories = {row["trajectory_id"] for row in rows}
+        trajectories = {row["trajectory_id"] for row in rows} | set(logged)
         left_out = await connection.fetch(
             "DELETE FROM hindsight.exclusions WHERE agent_id = $1 RETURNING trajectory_id", agent_id
         )
-        trajectories |= {row["trajectory_id"] for row in left_out}
+        observed = await connection.fetch(
+            "DELETE FROM hindsight.observed WHERE agent_id = $1 RETURNING trajectory_id", agent_id
+        )
+        trajectories |= {row["trajectory_id"] for row in (*left_out, *observed)}
         batches = [await _without(connection, batch, agent_id) for batch in {row["batch_id"] for row in rows}]
         verdicts = await _unnamed(connection, trajectories)
         await connection.execute(
@@ -61,9 +73,8 @@ async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
             agent_id,
         )
         await connection.execute(
-            "DELETE FROM hindsight.rewards AS r USING hindsight.batch_trajectories AS t"
-            " WHERE t.agent_id = $1 AND r.batch_id = t.batch_id AND r.trajectory_id = t.trajectory_id",
-            agent_id,
+            "DELETE FROM hindsight.rewards WHERE trajectory_id = ANY($1) OR whose = 'agent:' || $2",
+            *(list(trajectories), agent_id),
         )
         rewards = await connection.execute("DELETE FROM hindsight.batch_trajectories WHERE agent_id = $1", agent_id)
         canaries = await connection.execute("DELETE FROM hindsight.canary_agents WHERE agent_id = $1", agent_id)
@@ -73,13 +84,43 @@ async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
         found = ForgottenRows(
             rewards=_number(rewards),
             exclusions=len(left_out),
+            observed=len(observed),
             batches=sum(batches),
             verdicts=verdicts,
+            evaluations=await _without_examples(connection, agent_id),
             canaries=_number(canaries),
             ingest_keys=_number(keys),
         )
+        await connection.execute(
+            "INSERT INTO hindsight.forgotten (agent_id, trajectory_ids) VALUES ($1, $2)", agent_id, sorted(trajectories)
+        )
         await tell(connection, EventKind.COMMAND, {"deed": "forget an agent", "state": "done", "rows": found.total})
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenAgent:
+    forgotten_id: int
+    agent_id: str
+    trajectory_ids: frozenset[str]
+
+
+async def forgotten_since(database: Database, after: int) -> list[ForgottenAgent]:
+    """Who was forgotten after ``after``, in that order."""
+    rows = await database.pool.fetch(
+        "SELECT forgotten_id, agent_id, trajectory_ids FROM hindsight.forgotten WHERE forgotten_id > $1"
+        " ORDER BY forgotten_id",
+        after,
+    )
+    return [ForgottenAgent(row["forgotten_id"], row["agent_id"], frozenset(row["trajectory_ids"])) for row in rows]
+
+
+async def forget_forgotten(database: Database, older_than: timedelta) -> int:
+    """Delete who was forgotten longer ago than that; returns how many rows."""
+    status: str = await database.pool.execute(
+        "DELETE FROM hindsight.forgotten WHERE at < now() - $1::interval", older_than
+    )
+    return _number(status)
 
 
 async def _without(connection: Any, batch_id: str, agent_id: str) -> bool:
@@ -93,6 +134,8 @@ async def _without(connection: Any, batch_id: str, agent_id: str) -> bool:
             if name == agent_id:
                 group["agent_ids"][place] = FORGOTTEN
                 group["verdicts"][place]["explanation"] = ""
+                if group.get("roles"):
+                    group["roles"][place] = None
     for one in exclusions:
         if one.get("agent_id") == agent_id:
             one |= {"agent_id": FORGOTTEN, "detail": ""}
@@ -101,6 +144,18 @@ async def _without(connection: Any, batch_id: str, agent_id: str) -> bool:
         *(batch_id, as_json(groups), as_json(exclusions)),
     )
     return True
+
+
+async def _without_examples(connection: Any, agent_id: str) -> int:
+    """Take examples that show a decision of the agent, with all that was said about it, out of evaluations."""
+    status: str = await connection.execute(
+        "UPDATE hindsight.evaluations SET report = report"
+        " || CASE WHEN report #>> '{best,agent_id}' = $1 THEN '{\"best\": null}' ELSE '{}' END::jsonb"
+        " || CASE WHEN report #>> '{worst,agent_id}' = $1 THEN '{\"worst\": null}' ELSE '{}' END::jsonb"
+        " WHERE $1 IN (report #>> '{best,agent_id}', report #>> '{worst,agent_id}')",
+        agent_id,
+    )
+    return _number(status)
 
 
 async def _unnamed(connection: Any, trajectories: set[str]) -> int:

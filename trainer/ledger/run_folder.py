@@ -8,11 +8,13 @@ warning and never ends a run. A resumed run appends to its folder.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +90,56 @@ class RunFolder:
                     error.strerror,
                 )
             self._has_warned = True
+
+
+def forget_in_folders(home: Path, agent_id: str, trajectory_ids: Collection[str]) -> int:
+    """Take an agent out of the folders of all runs of this host; returns how many files were changed or deleted.
+
+    A report is deleted, as it can be written again from the ledger. OSError if a file cannot be replaced: then nothing
+    is lost, and the next time may be better.
+    """
+    changed = 0
+    for folder in sorted((home / "runs").glob("*/")):
+        changed += _rewritten(folder / "exclusions.jsonl", lambda text: _without_lines(text, agent_id))
+        changed += _rewritten(folder / "evaluation.json", lambda text: _without_examples(text, agent_id))
+        changed += _rewritten(folder / "report.html", lambda text: _unless_named(text, {agent_id, *trajectory_ids}))
+    return changed
+
+
+def _rewritten(path: Path, change: Callable[[str], str | None]) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return False
+    made = change(text)
+    if made == text:
+        return False
+    if made is None:
+        path.unlink(missing_ok=True)
+        return True
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(made, encoding="utf-8")
+    os.replace(temporary, path)
+    return True
+
+
+def _without_lines(text: str, agent_id: str) -> str:
+    def is_about(line: str) -> bool:
+        with suppress(ValueError, AttributeError):
+            return bool(json.loads(line).get("agent") == agent_id)
+        return False  # half a line of a run that was killed
+
+    return "".join(line for line in text.splitlines(keepends=True) if not is_about(line))
+
+
+def _without_examples(text: str, agent_id: str) -> str:
+    try:
+        found = json.loads(text)
+        named = [one for one in ("best", "worst") if found.get(one) and found[one].get("agent_id") == agent_id]
+    except (ValueError, AttributeError):
+        return text
+    return json_text({**found, **dict.fromkeys(named)}, spaces=2) + "\n" if named else text
+
+
+def _unless_named(text: str, names: Collection[str]) -> str | None:
+    return None if any(name in text or escape(name) in text for name in names) else text

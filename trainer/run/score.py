@@ -15,9 +15,10 @@ import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import JudgeError, NotEnoughData
+from data_bridge.ingest import SentTrajectory, read_sent
 from data_bridge.lookup import read_trajectories
-from data_bridge.models import Action, AgentTrajectory, LLMCall, MarketOutcomes, Step
-from data_bridge.quality import Reason, check
+from data_bridge.models import Action, AgentTrajectory, LLMCall, MarketOutcomes, Step, Window
+from data_bridge.quality import Reason, Rules, check
 from data_bridge.reader import WindowReader
 from trainer.config.derived import window_rules
 from trainer.config.sections import GroupingSettings, JudgeSecrets, JudgeSettings, WindowSettings
@@ -73,7 +74,32 @@ class RewardScorer:
         window = await WindowReader(self.database, rules).read(found[0].window_id)
         if window is None:
             raise NotEnoughData(f"The window of {trajectory_id!r} has no rows.")
-        checked = check(as_unused(window), rules)
+        return await self._beside_others(as_unused(window), rules, trajectory_id, rubric, max_cost)
+
+    async def of_given(self, sent: SentTrajectory, *, rubric: str | None, max_cost: float | None) -> GivenScore:
+        """Judge a row that is not stored, beside the others of its window, in the place of its own agent's row.
+
+        Alone if the log has nothing of that window. NotEnoughData if it cannot be read or compared.
+        """
+        now = await clock(self.database, self.windows.until)
+        rules = window_rules(self.windows, now=now)
+        given = read_sent(sent, now)
+        window = await WindowReader(self.database, rules).read(given.window_id)
+        if window is None:
+            group = Group(f"console/{given.trajectory_id}", given.window_id, (given,), MarketOutcomes())
+            return await self._judged(group, given.trajectory_id, rubric, max_cost)
+        others = [
+            one
+            for one in as_unused(window).trajectories
+            if given.trajectory_id != one.trajectory_id and given.agent_id != one.agent_id
+        ]
+        joined = msgspec.structs.replace(window, trajectories=(*others, given))
+        return await self._beside_others(joined, rules, given.trajectory_id, rubric, max_cost)
+
+    async def _beside_others(
+        self, window: Window, rules: Rules, trajectory_id: str, rubric: str | None, max_cost: float | None
+    ) -> GivenScore:
+        checked = check(window, rules)
         grouped = form_groups(checked, self.groups, _SEED)
         for group in grouped.groups:
             if any(one.trajectory_id == trajectory_id for one in group.trajectories):

@@ -6,7 +6,6 @@ Every error has OpenAI's shape. Every route is behind ``Door``, which keeps out 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import secrets
@@ -23,6 +22,7 @@ from starlette.routing import Route
 
 from data_bridge.errors import ConfigurationError, HindsightError
 from data_bridge.redaction import redact
+from trainer.hosting.names import NOT_NAMED, is_named, names_of
 from trainer.serve.checkpoints import OnText, ServedCheckpoints, StreamingModel
 from trainer.serve.wire import ChatCompletionRequest, Chunks, RequestError, not_served, parse_request, response_of
 from trainer.types import Completion
@@ -36,8 +36,6 @@ Handler = Callable[[Request], Awaitable[Response]]
 LARGEST_BODY = 2 * 1024 * 1024
 MOST_BYTES = 32 * 1024 * 1024
 """What bodies may take together while they arrive, and again while they are answered."""
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(slots=True)
@@ -102,9 +100,7 @@ class Door:
     """Who may come in: those who name this server in ``Host``, hold the key, and are not a page in a browser.
 
     A page anywhere can have a browser send requests to loopback, under its own name (DNS rebinding) or as a form with
-    a plain content type. ``hosts`` are the names that count as this server; an address among them that stands for all
-    (``0.0.0.0``) lets every address through, as only names can be rebound. Starlette's TrustedHostMiddleware would
-    cover part of ``Host``, with an error of another shape.
+    a plain content type. ``hosts`` are the names that count as this server.
     """
 
     hosts: frozenset[str]
@@ -122,10 +118,8 @@ class Door:
         return guarded
 
     def _check_host(self, header: str) -> None:
-        name = _name_in(header)
-        if name in self.hosts or (not self.hosts.isdisjoint({"0.0.0.0", "::"}) and _is_address(name)):
-            return
-        raise RequestError(421, "The Host header does not name this server: start it with --allowed-hosts NAME.")
+        if not is_named(header, self.hosts):
+            raise RequestError(421, NOT_NAMED)
 
     def _check_page(self, request: Request) -> None:
         origin, host = request.headers.get("origin"), request.headers.get("host")
@@ -143,20 +137,6 @@ class Door:
             raise RequestError(401, "The API key is missing or wrong.", kind="authentication_error")
 
 
-def _name_in(host: str) -> str:
-    """``localhost:8808`` and ``[::1]:8808`` without the port, as names are compared."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name.rstrip(".").lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def make_app(
     checkpoints: ServedCheckpoints, *, key: str | None, most_waiting: int = 512, hosts: Sequence[str] = ()
 ) -> Starlette:
@@ -165,7 +145,7 @@ def make_app(
     ``hosts``: names that clients may call this server by, beside those of loopback.
     """
     load, arriving = Load(most_waiting), Arriving()
-    door = Door(frozenset(LOOPBACK) | {_name_in(f"[{host}]" if ":" in host else host) for host in hosts}, key)
+    door = Door(names_of(hosts), key)
 
     async def completions(request: Request) -> Response:
         body = await arriving.body(request)

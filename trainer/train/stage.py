@@ -269,6 +269,7 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
             judged.verdict_key,
             judged.use,
             tuple(member.content_hash for member in judged.group.trajectories),
+            tuple(_kept_role(member.role) for member in judged.group.trajectories),
         )
         for judged in trained
     )
@@ -279,6 +280,11 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
         prepared.trainable_tokens,
         history=prepared.history,
     )
+
+
+def _kept_role(role: str | None) -> str | None:
+    """A role is an agent's own word: kept short, and without the character that Postgres does not store."""
+    return None if role is None else role[:100].replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)

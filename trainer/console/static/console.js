@@ -56,6 +56,7 @@ function draw(place) {
   const canvas = place.querySelector("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `${title}; the newest steps are below as numbers`);
+  place.dataset.steps = String(chart.data[0].length);
   return { place, curve, spread, chart };
 }
 
@@ -80,8 +81,11 @@ function addStep(data) {
   if (last >= 0) points[last] = point; else points.push(point);
   points.sort((one, other) => one.step - other.step);
   points.splice(0, points.length - MOST_POINTS);
-  if (charts.length) for (const { chart, curve, spread } of charts) chart.setData(columns(curve, spread));
-  else redrawSoon();
+  for (const { chart, curve, spread, place } of charts) {
+    chart.setData(columns(curve, spread));
+    place.dataset.steps = String(chart.data[0].length);
+  }
+  if (!charts.length) redrawSoon();
   say("step", String(data.step));
   for (const [name, digits] of [["reward", 3], ["reward_std", 3], ["kl", 4], ["entropy", 3], ["tokens_per_second", 0]]) {
     say(name, written(data[name], digits));
@@ -116,6 +120,7 @@ async function showStatus() {
   asking = true;
   try {
     const answer = await fetch(`${prefix}/api/v1/training/status?model=${encodeURIComponent(model)}`);
+    if (answer.status === 401) say("link", "Your login has ended: reload the page to log in again.");
     if (!answer.ok) return;
     const status = await answer.json();
     const badge = document.createElement("span");
@@ -187,6 +192,7 @@ function heard(message) {
   else showStatus();
 }
 
+const AWAY = "The console does not answer; trying again…";
 let stream, waiting = 0;
 function listen() {
   stream?.close();
@@ -196,11 +202,10 @@ function listen() {
   }
   stream.onopen = () => { say("link", ""); clearTimeout(waiting); showStatus(); };
   stream.onerror = () => {
-    say("link", "The console does not answer; trying again…");
-    if (stream.readyState === EventSource.CLOSED) { // an answer that is no stream: the browser gives up, we do not
-      clearTimeout(waiting);
-      waiting = setTimeout(listen, 2000);
-    }
+    if (stream.readyState !== EventSource.CLOSED) { say("link", AWAY); return; }
+    clearTimeout(waiting); // an answer that is no stream: the browser gives up, we do not
+    waiting = setTimeout(listen, 2000);
+    showStatus(); // says whether the login has ended
   };
 }
 

@@ -8,7 +8,6 @@ protocol is extended here: when there are too many connections, the one that has
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,10 +15,8 @@ from typing import Any
 
 import h11
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from trainer.serve.wire import RequestError
 
 LARGEST_HEADER = 16 * 1024
 _BACKLOG = 128
@@ -33,6 +30,8 @@ class Limits:
 
     connections: int
     patience: float
+    too_late: bytes
+    """What a client is told whose request did not arrive in time, as JSON."""
     waiting: dict[Connection, None] = field(default_factory=dict)
     """Connections whose client is to act, the one that began to wait first in front."""
 
@@ -119,26 +118,40 @@ class Connection(H11Protocol):
     def _give_up(self) -> None:
         is_quiet = self.cycle is None or not self.cycle.response_started
         if self._wait in (("header", None), ("body", self.cycle)) and is_quiet:
-            body = RequestError(408, "The request did not arrive in time.").body()
-            self.transport.write(_TOO_LATE + json.dumps(body).encode())
+            self.transport.write(_TOO_LATE + self._limits.too_late)
         self.end()
 
 
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
 
 
-def server_config(app: Starlette, *, connections: int, patience: float) -> uvicorn.Config:
-    """How ``app`` is served: at most ``connections`` at once, each keeping us waiting ``patience`` seconds at most."""
-    protocol: Any = partial(Connection, limits=Limits(_files_for(connections), patience))
+def server_config(
+    app: ASGIApp,
+    *,
+    connections: int,
+    patience: float,
+    too_late: bytes,
+    grace: int = 30,
+    proxy: str | None = None,
+) -> uvicorn.Config:
+    """How ``app`` is served: at most ``connections`` at once, each keeping us waiting ``patience`` seconds at most.
+
+    ``grace``: seconds that open requests have at a stop. ``proxy``: whose word about the client is believed.
+    """
+    protocol: Any = partial(Connection, limits=Limits(_files_for(connections), patience, too_late))
     return uvicorn.Config(
         app,
         http=protocol,
         ws="none",
         log_level="error",
+        access_log=False,
+        server_header=False,
         backlog=_BACKLOG,
         h11_max_incomplete_event_size=LARGEST_HEADER,
         timeout_keep_alive=max(1, round(patience)),
-        timeout_graceful_shutdown=30,
+        timeout_graceful_shutdown=grace,
+        proxy_headers=proxy is not None,
+        forwarded_allow_ips=proxy or "",
     )
 
 

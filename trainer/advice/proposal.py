@@ -13,6 +13,7 @@ from data_bridge.stakes import choice_of
 from trainer.types import Completion
 
 _LONGEST_ANSWER = 200
+_AGREEMENT, _LIKELIHOOD = 0.25, 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Proposal:
 
     @property
     def score(self) -> float:
-        """Both together, from 0 to 1: how replies agree, and between equal agreements how likely they were."""
-        return self.agreement if self.likelihood is None else (self.agreement + self.likelihood) / 2
+        """Both together, from 0 to 1. The likelihood weighs more: it is exact, where eight replies are a small poll."""
+        return self.agreement if self.likelihood is None else _AGREEMENT * self.agreement + _LIKELIHOOD * self.likelihood
 
 
 def proposal_of(replies: Sequence[Completion]) -> Proposal | None:

@@ -26,7 +26,7 @@ STARTS = (0.5, 0.2)
 """The shares of the proposals, those with the highest scores, at which the tests begin."""
 STEP = 0.1
 
-_BLOCK = 20
+_BLOCK = 30
 """Labels that a level of the curve rests on, at least: the ends of an isotonic fit are otherwise of one or two."""
 _RECENT = 24
 """The shortest recent past that can be told from what was before: a day of hours."""

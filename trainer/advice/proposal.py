@@ -33,7 +33,9 @@ class Proposal:
     @property
     def score(self) -> float:
         """Both together, from 0 to 1. The likelihood weighs more: it is exact, where eight replies are a small poll."""
-        return self.agreement if self.likelihood is None else _AGREEMENT * self.agreement + _LIKELIHOOD * self.likelihood
+        return (
+            self.agreement if self.likelihood is None else _AGREEMENT * self.agreement + _LIKELIHOOD * self.likelihood
+        )
 
 
 def proposal_of(replies: Sequence[Completion]) -> Proposal | None:

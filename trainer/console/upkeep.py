@@ -1,4 +1,4 @@
-"""What a console does by itself: forgets what is old, and tells a webhook when something burns."""
+"""What a console does by itself: forgets what is old, tells a webhook when something burns, learns what advice came to."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _FORGET_EVERY = timedelta(hours=1)
 _NOTIFY_EVERY = timedelta(seconds=5)
+_LEARN_EVERY = timedelta(minutes=1)
 _PAUSES = (0.5, 2.0, 8.0)
 
 
@@ -95,8 +96,11 @@ async def _sent(client: httpx.AsyncClient, url: str, alarm: Alarm, pauses: tuple
 
 
 @asynccontextmanager
-async def upkeep(database: Database, kept: ConsoleSettings, notify: str | None) -> AsyncIterator[None]:
-    """Forget and tell for the duration of the block. A fault is a warning: the next time may be better."""
+async def upkeep(
+    database: Database, kept: ConsoleSettings, notify: str | None, learn: Callable[[], Awaitable[object]]
+) -> AsyncIterator[None]:
+    """Forget, tell and ``learn`` what came of advice for the duration of the block. A fault is a warning: the next
+    time may be better."""
 
     async def forget() -> object:
         return await forget_old(database, kept)
@@ -107,6 +111,7 @@ async def upkeep(database: Database, kept: ConsoleSettings, notify: str | None) 
     tasks = [
         asyncio.create_task(_every(_FORGET_EVERY, forget), name="forget what is old"),
         asyncio.create_task(_every(_NOTIFY_EVERY, alarm), name="tell the webhook"),
+        asyncio.create_task(_every(_LEARN_EVERY, learn), name="learn from advice"),
     ]
     try:
         yield

@@ -17,7 +17,8 @@ LONGEST = 20_000
 """Characters of a reply that are looked at."""
 
 _LINE = re.compile(
-    r"(?P<verb>[A-Za-z_]{2,24})[ \t]+(?P<market>[$#]?[A-Za-z0-9][A-Za-z0-9._:-]{0,60})(?:[ \t]+(?P<percent>\d{1,3})[ \t]?%)?"
+    r"(?P<verb>[A-Za-z_]{2,24})[ \t]+(?P<market>[$#]?[A-Za-z0-9][A-Za-z0-9._:-]{0,60})"
+    r"(?:[ \t]+(?P<percent>[0-9]{1,3})[ \t]?%)?"
 )
 _VERBS = frozenset({"BUY", "SELL", "LONG", "SHORT", "YES", "NO", "BUY_YES", "BUY_NO", "CLOSE"})
 _TYPE = ("action", "actionType", "action_type", "type", "name")

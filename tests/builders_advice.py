@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_bridge.window_ids import start_of, window_of
 from trainer.advice.proposal import proposal_of
@@ -25,8 +24,11 @@ SAMPLES = 8
 DRAWS = 10
 TARGET = 0.75
 CALIBRATED_ON = 600
-ASKED = 5000
+ASKED = 10_000
 _FIRST = start_of("2026-06-01T00:00")
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +63,29 @@ def proposed() -> tuple[Proposed, ...]:
 
 
 @cache
+def _columns() -> tuple[Floats, Flags, Flags]:
+    known = proposed()
+    valid, reads = ([getattr(one, name) for one in known] for name in ("is_valid", "reads"))
+    return np.array([one.score for one in known]), np.array(valid), np.array(reads)
+
+
+@cache
 def window(hour: int) -> str:
     return window_of(_FIRST + timedelta(hours=hour))
 
 
+def draw(rng: np.random.Generator, luck: float, number: int) -> tuple[Floats, Flags]:
+    """Scores and what was right: with probability ``luck`` a coin decides it, as in the simulated market."""
+    scores, valid, reads = _columns()
+    chosen, is_luck, coin = rng.integers(len(scores), size=number), rng.random(number) < luck, rng.random(number) < 0.5
+    return scores[chosen], np.where(is_luck, coin & valid[chosen], reads[chosen])
+
+
 def hours(rng: np.random.Generator, luck: float, number: int, first: int = 0) -> list[Label]:
-    """One question an hour. With probability ``luck`` a coin decides what is right, as in the simulated market."""
-    known = proposed()
-    chosen, is_luck, coin = rng.integers(len(known), size=number), rng.random(number) < luck, rng.random(number) < 0.5
-    return [
-        Label(
-            window(first + hour),
-            known[place].score,
-            bool(coin[hour] and known[place].is_valid) if is_luck[hour] else known[place].reads,
-        )
-        for hour, place in enumerate(chosen.tolist())
-    ]
+    """One question an hour, from hour ``first`` on."""
+    scores, right = draw(rng, luck, number)
+    pairs = zip(scores.tolist(), right.tolist(), strict=True)
+    return [Label(window(first + hour), score, is_right) for hour, (score, is_right) in enumerate(pairs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +103,11 @@ def trial(seed: int, luck: float, target: float = TARGET) -> Trial:
     rng = np.random.default_rng(seed)
     found = calibrate(hours(rng, luck, CALIBRATED_ON), target)
     assert found is not None
-    return outcome(found, hours(rng, luck, ASKED, CALIBRATED_ON))
+    return outcome(found, *draw(rng, luck, ASKED))
 
 
-def outcome(found: Calibration, asked: Sequence[Label]) -> Trial:
-    shown = [one.is_right for one in asked if found.shows(one.score)]
-    claimed = np.interp([one.score for one in asked], found.scores, found.shares).tolist()
-    error = calibration_error(claimed, [one.is_right for one in asked])
-    return Trial(len(shown) / len(asked), fmean(shown) if shown else None, error)
+def outcome(found: Calibration, scores: Floats, right: Flags) -> Trial:
+    """What the questions with these scores get, and what comes of it."""
+    shown = right[scores >= found.threshold] if found.threshold is not None else right[:0]
+    error = calibration_error(np.interp(scores, found.scores, found.shares).tolist(), right.tolist())
+    return Trial(len(shown) / len(right), float(shown.mean()) if len(shown) else None, error)

@@ -12,10 +12,9 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -24,7 +23,7 @@ from data_bridge.errors import BackendError
 from data_bridge.models import ChatMessage
 from data_bridge.redaction import redact
 from trainer.advice.proposal import Proposal, proposal_of
-from trainer.config.console import AdviceSettings
+from trainer.config.console import AdvisorSettings
 from trainer.ledger.advice import (
     AdviceRow,
     NewAdvice,
@@ -76,7 +75,7 @@ class Advisor:
 
     database: Database
     model: str
-    settings: AdviceSettings
+    settings: AdvisorSettings
     open_model: OpenModel
     _models: dict[tuple[str, str], ChatModel] = field(default_factory=dict)
     _in_hand: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_AT_ONCE))

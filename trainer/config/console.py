@@ -62,6 +62,8 @@ class ConsoleSettings(Section):
         "180d", "How long scores that were asked for through the API are kept.", gt=timedelta(0)
     )
 
+    keep_advice: Duration = setting("180d", "How long proposals and what came of them are kept.", gt=timedelta(0))
+
     @field_validator("console_path")
     @classmethod
     def _path_is_clean(cls, value: str) -> str:

@@ -1,4 +1,4 @@
-"""The pages beside *Now* and *Runs*: releases, data, rewards, the judge, patterns, advice, the system; and their forms."""
+"""The pages beside *Now* and *Runs*: releases, data, rewards, judge, patterns, advice, system; and their forms."""
 
 from __future__ import annotations
 

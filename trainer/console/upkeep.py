@@ -1,4 +1,4 @@
-"""What a console does by itself: forgets what is old, tells a webhook when something burns, learns what advice came to."""
+"""What a console does by itself: forgets what is old, tells a webhook when something burns, learns from advice."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from data_bridge.database import Database
 from data_bridge.redaction import page_text, redact, redacted
 from trainer.config.console import ConsoleSettings
+from trainer.ledger.advice import forget_advice
 from trainer.ledger.audit import forget_audit
 from trainer.ledger.events import EventKind, LoggedEvent, claim_to_notify, forget_events
 from trainer.ledger.rewards_asked import forget_asked
@@ -29,11 +30,12 @@ _PAUSES = (0.5, 2.0, 8.0)
 
 
 async def forget_old(database: Database, kept: ConsoleSettings) -> int:
-    """Delete events, deeds and asked-for scores that are older than the settings keep; returns how many rows."""
+    """Delete events, deeds, asked-for scores and advice older than the settings keep; returns how many rows."""
     return (
         await forget_events(database, kept.keep_events)
         + await forget_audit(database, kept.keep_audit)
         + await forget_asked(database, kept.keep_rewards)
+        + await forget_advice(database, kept.keep_advice)
     )
 
 

@@ -109,7 +109,8 @@ _VALUES = (
 _INSERT = f"""
 INSERT INTO hindsight.advice AS a (advice_id, {", ".join(_VALUES)})
 VALUES ($1, {", ".join(f"${n}{'::jsonb' if name == 'messages' else ''}" for n, name in enumerate(_VALUES, 2))})
-ON CONFLICT (digest) DO UPDATE SET ({", ".join(_VALUES)}, at) = ROW ({", ".join(f"EXCLUDED.{n}" for n in _VALUES)}, now())
+ON CONFLICT (digest) DO UPDATE
+    SET ({", ".join(_VALUES)}, at) = ROW ({", ".join(f"EXCLUDED.{n}" for n in _VALUES)}, now())
     WHERE a.reason = ANY(${len(_VALUES) + 2})
 RETURNING {_COLUMNS}
 """
@@ -226,6 +227,14 @@ async def unsettled(database: Database, model: str, *, closed_before: str, windo
     return found
 
 
+async def forget_advice(database: Database, older_than: timedelta) -> int:
+    """Delete proposals older than that; returns how many. What they taught is a score and a bit, and stays."""
+    status: str = await database.pool.execute(
+        "DELETE FROM hindsight.advice WHERE at < now() - $1::interval", older_than
+    )
+    return int(status.rpartition(" ")[2])
+
+
 # What confidence is calibrated on
 
 
@@ -305,8 +314,8 @@ async def store_calibration(
     database: Database, model: str, release: str, target: float, found: Calibration, error: float | None, mark: int
 ) -> None:
     await database.pool.execute(
-        "INSERT INTO hindsight.advice_calibrations (model, release, target, labels, last_label, since, curve, threshold,"
-        " precision_low, coverage, error) VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8, $9, $10, $11)",
+        "INSERT INTO hindsight.advice_calibrations (model, release, target, labels, last_label, since, curve,"
+        " threshold, precision_low, coverage, error) VALUES ($1, $2, $3, $4, $5, $6, $7::jsonb, $8, $9, $10, $11)",
         *(model, release, target, found.labels, mark, found.since, as_json([found.scores, found.shares])),
         *(found.threshold, found.precision_low, found.coverage, error),
     )

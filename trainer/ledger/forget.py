@@ -30,10 +30,19 @@ class ForgottenRows:
     verdicts: int
     canaries: int
     ingest_keys: int
+    advice: int
 
     @property
     def total(self) -> int:
-        return self.rewards + self.exclusions + self.batches + self.verdicts + self.canaries + self.ingest_keys
+        return (
+            self.rewards
+            + self.exclusions
+            + self.batches
+            + self.verdicts
+            + self.canaries
+            + self.ingest_keys
+            + self.advice
+        )
 
 
 async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
@@ -70,6 +79,12 @@ async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
         keys = await connection.execute(
             "DELETE FROM hindsight.ingest_keys WHERE kind = 'agent' AND owner = $1", agent_id
         )
+        await connection.execute(
+            "DELETE FROM hindsight.advice_labels AS l USING hindsight.advice AS a"
+            " WHERE a.agent_id = $1 AND l.source = 'advice' AND l.key = a.advice_id",
+            agent_id,
+        )
+        advice = await connection.execute("DELETE FROM hindsight.advice WHERE agent_id = $1", agent_id)
         found = ForgottenRows(
             rewards=_number(rewards),
             exclusions=len(left_out),
@@ -77,6 +92,7 @@ async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
             verdicts=verdicts,
             canaries=_number(canaries),
             ingest_keys=_number(keys),
+            advice=_number(advice),
         )
         await tell(connection, EventKind.COMMAND, {"deed": "forget an agent", "state": "done", "rows": found.total})
     return found

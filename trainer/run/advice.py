@@ -42,7 +42,7 @@ class AdvisorOfConsole:
 
 
 async def learn_from_outcomes(database: Database, model: str, windows: WindowSettings, settings: AdviceSettings) -> int:
-    """Settle proposals by the game's facts and fit the promoted release's calibration anew; returns how many settled."""
+    """Settle proposals by the game's facts, then fit the promoted release's calibration; returns how many settled."""
     from trainer.advice.recalibrate import recalibrate
     from trainer.advice.settle import settle_from_facts
 

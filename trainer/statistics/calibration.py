@@ -6,8 +6,8 @@ with half of the allowed error each (Learn then Test, arXiv 2110.01052). The ord
 was right, so the wanted precision holds in at least ``CONFIDENCE`` of calibrations, whatever the model and the scores.
 Labels are one per window, as all over the gate: two proposals in one hour share what happened.
 
-scipy's ``isotonic_regression`` and exact binomial bound do the work; mapie and scikit-learn would bring a second copy of
-both and nothing else. scipy is imported where it is used, since that takes a second.
+scipy's ``isotonic_regression`` and exact binomial bound do the work; mapie and scikit-learn would bring a second copy
+of both and nothing else. scipy is imported where it is used, since that takes a second.
 """
 
 from __future__ import annotations

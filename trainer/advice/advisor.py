@@ -79,6 +79,7 @@ class Advisor:
     open_model: OpenModel
     _models: dict[tuple[str, str], ChatModel] = field(default_factory=dict)
     _in_hand: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_AT_ONCE))
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _waiting: int = 0
 
     async def advise(self, question: Question) -> AdviceRow:
@@ -136,9 +137,8 @@ class Advisor:
         seconds = self.settings.advice_timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds), self._turn():
-                replies = await self._opened(
-                    promotion, seconds
-                ).chat(
+                model = await self._opened(promotion, seconds)
+                replies = await model.chat(
                     new.messages,
                     n=self.settings.advice_samples,
                     temperature=1.0,  # log-probabilities are of this one
@@ -164,10 +164,12 @@ class Advisor:
         finally:
             self._in_hand.release()
 
-    def _opened(self, promotion: Promotion, seconds: float) -> ChatModel:
+    async def _opened(self, promotion: Promotion, seconds: float) -> ChatModel:
+        """In a thread, as the first one imports the client, which takes a second: pages go on meanwhile."""
         where = (promotion.base_url, promotion.served_model)
-        if where not in self._models:
-            self._models[where] = self.open_model(promotion, seconds)
+        async with self._opening:
+            if where not in self._models:
+                self._models[where] = await asyncio.to_thread(self.open_model, promotion, seconds)
         return self._models[where]
 
     async def close(self) -> None:

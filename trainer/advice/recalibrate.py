@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from data_bridge.database import Database
 from trainer.config.console import AdviceSettings
@@ -24,8 +25,11 @@ async def recalibrate(
         return known
     labels = await labels_of(database, model, release, settings.advice_memory, MOST_LABELS)
     found, error = await asyncio.to_thread(_fit, labels, target)
-    if found is None:
-        return known
+    if found is None and known is None:
+        return None
+    if found is None:  # what it rested on is older than the memory: nothing is certain any more
+        assert known is not None
+        found = replace(known.calibration, threshold=None, precision_low=None, coverage=0.0)
     await store_calibration(database, model, release, target, found, error, mark)
     return await newest_calibration(database, model, release, target)
 

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from data_bridge.ingest import store_sent
 from data_bridge.models import ChatMessage
 from data_bridge.redaction import page_text
-from data_bridge.window_ids import window_of
-from trainer.console.ingest_api import NAME
+from data_bridge.window_ids import normalise, window_of
+from trainer.console.ingest_api import NAME, WINDOW_ID
 from trainer.console.operations import TEXT, Incoming, Operation
 from trainer.console.problems import Refused
 from trainer.console.services import audited
@@ -26,7 +26,6 @@ from trainer.ledger.advice import (
 )
 
 _LONGEST = 100_000
-_WINDOW = r"^2[0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):00$"
 
 
 class AskedMessage(BaseModel):
@@ -44,7 +43,7 @@ class AskBody(BaseModel):
     agent_id: str | None = Field(default=None, pattern=NAME, description="Who decides; an agent's own key says it.")
     window_id: str | None = Field(
         default=None,
-        pattern=_WINDOW,
+        pattern=WINDOW_ID,
         description="The hour that it is about: the game's to say; unset: the current one.",
     )
 
@@ -88,6 +87,8 @@ async def ask_advice(asked: Incoming) -> GivenAdvice:
     is_game = kind in ("game", "console")
     if body.window_id is not None and not is_game:
         raise Refused(403, "window_id: which hour it is, only the game says.", field="window_id")
+    if body.window_id is not None and normalise(body.window_id) is None:
+        raise Refused(422, "window_id: there is no such hour.", field="window_id")
     if isinstance(body, MessagesBody):
         messages = [ChatMessage(one.role, one.content) for one in body.messages]
     else:

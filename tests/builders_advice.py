@@ -14,8 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data_bridge.database import Database
+from data_bridge.models import ChatMessage
 from data_bridge.window_ids import start_of, window_of
 from trainer.advice.proposal import proposal_of
+from trainer.advice.recalibrate import recalibrate
+from trainer.config.console import ConsoleCommand
+from trainer.config.settings import settings_from
+from trainer.ledger.advice import AdviceState, Finding, NewAdvice, add_labels, settle_advice, store_advice
 from trainer.statistics.calibration import Calibration, Label, calibrate, calibration_error
 from trainer.types import Completion
 
@@ -111,3 +117,41 @@ def outcome(found: Calibration, scores: Floats, right: Flags) -> Trial:
     shown = right[scores >= found.threshold] if found.threshold is not None else right[:0]
     error = calibration_error(np.interp(scores, found.scores, found.shares).tolist(), right.tolist())
     return Trial(len(shown) / len(right), float(shown.mean()) if len(shown) else None, error)
+
+
+async def record_advice(database: Database, *, words: str = "BUY ACME 10%") -> None:
+    """A calibrated release and forty hours of its advice: most shown and taken, some drawn to get none."""
+    release = "hindsight@step2"
+    labels = hours(np.random.default_rng(1), 0.2, CALIBRATED_ON)
+    await add_labels(database, "hindsight", release, {one.window_id: one for one in labels})
+    settings = settings_from(ConsoleCommand)
+    stored = await recalibrate(database, "hindsight", release, settings.advice)
+    assert stored is not None
+    for hour in range(40):
+        state: AdviceState = "abstained" if hour % 10 == 9 else "control" if hour % 4 == 0 else "shown"
+        row = await store_advice(
+            database,
+            NewAdvice(
+                *(
+                    f"{hour:032x}",
+                    f"digest-{hour}",
+                    "hindsight",
+                    release,
+                    f"agent {words}",
+                    window(CALIBRATED_ON + hour),
+                ),
+                *("a test", True, [ChatMessage("user", words)], state),
+                reason={"abstained": "low_confidence", "control": "control"}.get(state, ""),
+                proposal=words,
+                answer=words,
+                explanation=words,
+                score=0.9,
+                confidence=0.82,
+                calibration_id=stored.calibration_id,
+                samples=8,
+                latency_ms=500.0,
+            ),
+        )
+        is_right = state == "shown" or hour % 8 == 0
+        finding = Finding(row.advice_id, hour % 5 != 0, is_right, taken=state == "shown" and hour % 3 != 0)
+        await settle_advice(database, [finding], "facts")

@@ -91,6 +91,8 @@ def test_every_call_of_the_issue_is_there() -> None:
         "POST /releases/{release}/canary",
         "POST /rewards/calculate",
         "GET /rewards/history",
+        "POST /advice",
+        "POST /advice/{advice_id}/outcome",
         "POST /ingest/trajectories",
         "POST /ingest/facts",
         "DELETE /agents/{agent_id}",

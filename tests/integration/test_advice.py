@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,6 +23,7 @@ from tests.builders_advice import hours
 from tests.builders_console import READ, Opened, opened_console
 from tests.builders_promotion import insert_checkpoint
 from tests.fakes.voting_server import VotingServer
+from trainer.cli.calibrate_advice import main as calibrate_advice
 from trainer.config.commands import CalibrateSettings
 from trainer.config.console import ConsoleCommand
 from trainer.config.derived import window_rules
@@ -180,7 +183,7 @@ async def test_an_agents_key_asks_for_itself_and_says_only_what_it_did(database:
         async with key_of(console, "agent", "agent-1") as agent, key_of(console, "agent", "agent-9") as stranger:
             await asked(agent, 403, agent_id="agent-2")
             await asked(agent, 403, window_id="2026-11-02T10:00")
-            found = await asked(agent, agent_id=None)
+            found = await asked(agent)
             name = found["advice_id"]
             await told(agent, name, 403, right=True)
             await told(agent, name, 403, decision_right=True, taken=True)
@@ -315,3 +318,58 @@ async def test_a_question_that_asks_nothing_is_refused(database: Database, tmp_p
     async with opened_console(database, tmp_path) as console, console.client(timeout=60) as client:
         answer = await client.post(f"{API}/advice", json={"agent_id": "agent-1", **body})
         assert answer.status_code == 422
+
+
+async def test_whether_it_was_taken_is_read_off_the_log_whatever_the_agent_says(
+    database: Database, tmp_path: Path
+) -> None:
+    window_id = window_of(NOW - timedelta(hours=3))
+    call = {"model": "m", "messages": [{"role": "user", "content": ASKED["observation"]}], "response": "SELL ACME"}
+    action = {"actionType": "SELL", "parameters": {"ticker": "ACME"}, "success": True}
+    step = {"stepNumber": 0, "timestamp": 1, "environmentState": {}, "llmCalls": [call], "action": action}
+    await insert_window(database.pool, window_id, agents=3, steps=[step])
+    async with advising(database, tmp_path, "BUY ACME 10%") as (console, _):
+        await calibrate(database)
+        async with key_of(console, "agent", "agent-1") as agent:
+            found = await asked(agent)
+            await told(agent, found["advice_id"], taken=True, trajectory_id="t")
+    await database.pool.execute("UPDATE hindsight.advice SET window_id = $1", window_id)
+    assert await learn(database, until=NOW.isoformat()) == 1
+    row = await database.pool.fetchrow("SELECT * FROM hindsight.advice")
+    assert row is not None
+    assert (row["taken"], row["taken_by"], row["right"], row["decision_right"]) == (False, "log", True, False)
+    assert row["is_vouched"] is True
+    await database.pool.execute("UPDATE hindsight.advice SET settled_at = NULL")
+    async with opened_console(database, tmp_path) as console, key_of(console, "agent", "agent-1") as agent:
+        assert (await told(agent, found["advice_id"], taken=True, trajectory_id="t"))["taken"] is False
+
+
+async def test_the_command_asks_where_the_outcome_is_known_and_calibrates(
+    database_url: str, database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = hours_before(number=100)
+    for window_id in names:
+        await insert_window(database.pool, window_id)
+    with VotingServer("BUY ACME 10%", logprob=-0.01) as model:
+        point = await insert_checkpoint(database, 1, windows=names[:5])
+        at = Serving(model.base_url, RELEASE)
+        await publish(database, tmp_path, point.as_release(), at, reason="for a test", forced=True)
+        flags = ["--database-url", database_url, "--home", str(tmp_path), "--until", NOW.isoformat(), "--json"]
+        code = await asyncio.to_thread(calibrate_advice, flags)
+    said = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (said["release"], said["windows"], said["asked"], said["new_labels"]) == (RELEASE, 55, 55, 55)
+    stored = await newest_calibration(database, "hindsight", RELEASE)
+    assert stored is not None
+    assert stored.calibration.threshold is not None
+    assert stored.calibration.since > names[4]
+    used = await database.pool.fetch("SELECT window_id FROM hindsight.advice_labels")
+    assert {row["window_id"] for row in used} == set(names[5:60])
+
+
+async def test_the_command_without_a_release_says_so(
+    database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--database-url", database_url, "--home", str(tmp_path)]
+    assert await asyncio.to_thread(calibrate_advice, flags) == 3
+    assert "No release of hindsight is promoted" in capsys.readouterr().err

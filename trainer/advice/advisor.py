@@ -55,7 +55,7 @@ REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AdviceQuestion:
     """What an agent sees, and in which hour. ``is_vouched``: the game itself asks."""
 
     agent_id: str
@@ -82,7 +82,7 @@ class Advisor:
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _waiting: int = 0
 
-    async def advise(self, question: Question) -> AdviceRow:
+    async def advise(self, question: AdviceQuestion) -> AdviceRow:
         """The answer to ``question``, stored before it is returned."""
         digest = digest_of(self.model, question)
         known = await known_advice(self.database, digest)
@@ -177,7 +177,7 @@ class Advisor:
         await asyncio.gather(*(one.close() for one in models.values()))
 
 
-def digest_of(model: str, question: Question) -> str:
+def digest_of(model: str, question: AdviceQuestion) -> str:
     """The question's name: whoever asks it again is not asked for another draw."""
     said = msgspec.json.encode([model, question.agent_id, question.window_id, list(question.messages)])
     return hashlib.blake2b(said, digest_size=16).hexdigest()

@@ -40,7 +40,7 @@ class AskedMessage(BaseModel):
 class AskBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    agent_id: str | None = Field(default=None, pattern=NAME, description="Who decides; an agent's own key says it.")
+    agent_id: str = Field(pattern=NAME, description="Who decides; with an agent's own key only itself.")
     window_id: str | None = Field(
         default=None,
         pattern=WINDOW_ID,
@@ -80,7 +80,7 @@ class GivenAdvice:
 
 
 async def ask_advice(asked: Incoming) -> GivenAdvice:
-    from trainer.advice.advisor import REASONS, Question
+    from trainer.advice.advisor import REASONS, AdviceQuestion
 
     body: MessagesBody | ObservationBody = asked.body.root
     kind, owner = asked.caller.writes_for or ("console", "")
@@ -88,12 +88,12 @@ async def ask_advice(asked: Incoming) -> GivenAdvice:
     if body.window_id is not None and not is_game:
         raise Refused(403, "window_id: which hour it is, only the game says.", field="window_id")
     if body.window_id is not None and normalise(body.window_id) is None:
-        raise Refused(422, "window_id: there is no such hour.", field="window_id")
+        raise Refused(409, "window_id: there is no such hour.", field="window_id")
     if isinstance(body, MessagesBody):
         messages = [ChatMessage(one.role, one.content) for one in body.messages]
     else:
         messages = [ChatMessage("user", body.observation)]
-    question = Question(
+    question = AdviceQuestion(
         _agent(kind, owner, body.agent_id),
         messages,
         body.window_id or window_of(await _now(asked)),
@@ -118,14 +118,10 @@ async def _now(asked: Incoming) -> datetime:
     return now
 
 
-def _agent(kind: str, owner: str, agent_id: str | None) -> str:
+def _agent(kind: str, owner: str, agent_id: str) -> str:
     """For whom it is, by the key. Refused if the key is not for that agent."""
-    if kind == "agent":
-        if agent_id not in (None, owner):
-            raise Refused(403, f"agent_id: this key asks for {owner!r} only.", field="agent_id")
-        return owner
-    if agent_id is None:
-        raise Refused(422, "agent_id: say which agent decides.", field="agent_id")
+    if kind == "agent" and agent_id != owner:
+        raise Refused(403, f"agent_id: this key asks for {owner!r} only.", field="agent_id")
     return f"{owner}/{agent_id}" if kind == "team" and not agent_id.startswith(f"{owner}/") else agent_id
 
 
@@ -236,6 +232,7 @@ OPERATIONS = (
         acts=True,
         often=True,
         key="ingest",
+        problems=(409,),
     ),
     Operation(
         "POST",

@@ -158,6 +158,27 @@ def read_action(action: Action, outcomes: MarketOutcomes) -> Reading:
     return _in_stock(market, direction, share)
 
 
+def choice_of(action: Action) -> str | None:
+    """What ``action`` chooses in one spelling, without its size: ``BUY COIN``, ``NO m1``, ``HOLD``; None if unclear.
+
+    Two actions with the same choice are right or wrong together.
+    """
+    if action.is_pending:
+        return None
+    if action.kind in NOT_TRADES:
+        return action.kind
+    words, side = _words(action.kind[:_MAX_NAME]), _words((_text(action.parameters, _SIDE) or "")[:_MAX_NAME])
+    ticker, market = _text(action.parameters, _TICKER), _text(action.parameters, _MARKET)
+    name = _ticker((ticker or market or "")[:_MAX_NAME])
+    if (words | side) & _CLOSING:
+        return f"CLOSE {name}".strip()
+    direction = _direction(side) or _direction(words)
+    if direction is None or not name or not words & _TRADING:
+        return None
+    verbs = ("BUY", "SELL") if ticker is not None else ("YES", "NO")
+    return f"{verbs[0] if direction > 0 else verbs[1]} {name}"
+
+
 def readings_of(actions: Iterable[Action], outcomes: MarketOutcomes) -> list[Reading]:
     """What each action did, in order."""
     return [read_action(action, outcomes) for action in actions]

@@ -31,6 +31,7 @@ from trainer.console.live import Hub
 from trainer.console.log_check import LogCheck
 from trainer.console.services import Services
 from trainer.hosting.connections import server_config
+from trainer.run.advice import AdvisorOfConsole
 from trainer.run.check_report import CheckReport, check_log
 from trainer.run.score import RewardScorer
 
@@ -45,6 +46,7 @@ def services_of(database: Database, home: Path, **values: Any) -> Services:
     async def check() -> CheckReport:
         return await check_log(database, settings.windows, settings.groups, settings.judge)
 
+    advisor = AdvisorOfConsole(database, settings.model.model, settings.advice, settings.promotion, settings.secrets)
     return Services(
         database=database,
         hub=Hub(database),
@@ -55,6 +57,9 @@ def services_of(database: Database, home: Path, **values: Any) -> Services:
         addresses=settings.promotion,
         check=LogCheck(check),
         scorer=lambda: RewardScorer(database, settings.judge, settings.secrets, settings.windows, settings.groups),
+        advisor=advisor,
+        close_advisor=advisor.close,
+        wanted_precision=settings.advice.advice_precision,
     )
 
 

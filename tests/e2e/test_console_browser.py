@@ -14,6 +14,7 @@ import pytest
 
 from data_bridge.database import Database, open_database
 from tests.builders import hours_before, insert_window
+from tests.builders_advice import record_advice
 from tests.builders_console import FAKE_TRAINING, ROOT, ConsoleProcess
 from tests.builders_report_run import HOSTILE, record_run
 from tests.conftest import in_own_loop
@@ -193,7 +194,7 @@ def test_a_server_that_is_killed_and_restarted_is_caught_up_with(
         console.stop()
 
 
-PAGES = ("/", "/runs", "/runs/run-1", "/releases", "/data", "/rewards", "/judge", "/patterns", "/system")
+PAGES = ("/", "/runs", "/runs/run-1", "/releases", "/data", "/rewards", "/judge", "/patterns", "/advice", "/system")
 AXE = (ROOT / "tests" / "vendor" / "axe.min.js").read_text()
 
 
@@ -214,6 +215,7 @@ def recorded(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory)
         await database.pool.execute(
             "UPDATE hindsight.batch_trajectories SET agent_id = $1, role = $1 WHERE agent_id = 'agent-1'", HOSTILE
         )
+        await record_advice(database, words=HOSTILE)
 
     with_database(shared_database_url, home, record)
     with ConsoleProcess(shared_database_url, home, "--no-train-here") as console:
@@ -283,13 +285,44 @@ def test_hostile_text_is_shown_and_does_nothing(browser: Browser, recorded: Cons
 
     page.on("dialog", dismiss)
     log_in(context, recorded)
-    for path, selector in (("/", ".notice"), ("/rewards", "main"), ("/releases", "#history"), ("/patterns", "main")):
+    for path, selector in (
+        ("/", ".notice"),
+        ("/rewards", "main"),
+        ("/releases", "#history"),
+        ("/patterns", "main"),
+        ("/advice", "main"),
+    ):
         page.goto(f"{recorded.url}{path}")
         assert "<script>alert(1)</script>" in page.locator(selector).first.inner_text(), path
     page.goto(f"{recorded.url}/runs/run-1/report")
     assert page.locator("script").count() == 0
     assert alerts == []
     context.close()
+
+
+def test_advice_shows_what_to_do_first_and_then_what_came_of_it(
+    browser: Browser, database_url: str, tmp_path: Path, ask: Callable[..., Any]
+) -> None:
+    with ConsoleProcess(database_url, tmp_path / "home", "--no-train-here") as console:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(console.link)
+        page.goto(f"{console.url}/advice")
+        assert "No release is promoted" in page.locator("main").inner_text()
+        assert "POST /api/v1/advice" in page.locator("main").inner_text()
+        with_database(database_url, tmp_path, lambda database: record_run(database, tmp_path / "home"))
+        page.reload()
+        assert "scripts/calibrate_advice.py" in page.locator("main").inner_text()
+        with_database(database_url, tmp_path, record_advice)
+        page.reload()
+        shown = ask("SELECT count(*) FROM hindsight.advice WHERE state = 'shown'")
+        taken = ask("SELECT count(*) FROM hindsight.advice WHERE state = 'shown' AND taken")
+        right = ask("SELECT avg(\"right\"::int) FROM hindsight.advice WHERE state = 'shown'")
+        assert page.locator("#shown").inner_text() == str(shown)
+        assert page.locator("#taken").inner_text().startswith(f"{taken} of")
+        assert page.locator("#right").inner_text().startswith(f"{right:.0%}")
+        assert page.locator("#lift").inner_text().startswith("+")
+        context.close()
 
 
 def test_a_release_is_promoted_and_rolled_back_by_keyboard_alone(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def console_url(database_url: str, tmp_path: Path) -> Iterator[str]:
     async def serve() -> None:
         async with open_database(database_url, tmp_path) as database:
             await record_run(database, tmp_path)
-            async with opened_console(database, tmp_path) as console:
+            # Nothing serves the release here: advice need not wait long to find that out.
+            async with opened_console(database, tmp_path, advice_timeout=timedelta(milliseconds=200)) as console:
                 address.append(console.url)
                 ready.set()
                 await asyncio.to_thread(done.wait)
@@ -91,6 +93,8 @@ def test_every_call_of_the_issue_is_there() -> None:
         "POST /releases/{release}/canary",
         "POST /rewards/calculate",
         "GET /rewards/history",
+        "POST /advice",
+        "POST /advice/{advice_id}/outcome",
         "POST /ingest/trajectories",
         "POST /ingest/facts",
         "DELETE /agents/{agent_id}",

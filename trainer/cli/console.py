@@ -157,7 +157,9 @@ async def _serve(
     async with AsyncExitStack() as stack:
         notify = settings.secrets.notify_url
         told = None if notify is None else notify.get_secret_value()
-        await stack.enter_async_context(upkeep(database, server, told, settings.common.home))
+        await stack.enter_async_context(
+            upkeep(database, server, told, settings.common.home, partial(_learn, settings, database))
+        )
         if server.console_trains:
             from trainer.console.host import taking_trainings
 
@@ -170,10 +172,17 @@ async def _serve(
             stop.set()
 
 
+async def _learn(settings: ConsoleCommand, database: Database) -> None:
+    from trainer.run.advice import learn_from_outcomes
+
+    await learn_from_outcomes(database, settings.model.model, settings.windows, settings.advice)
+
+
 def _services(settings: ConsoleCommand, database: Database) -> Services:
     from trainer.console.live import Hub
     from trainer.console.log_check import LogCheck
     from trainer.console.services import Services
+    from trainer.run.advice import AdvisorOfConsole
 
     async def check() -> CheckReport:
         from trainer.run.check_report import check_log
@@ -185,6 +194,7 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
 
         return RewardScorer(database, settings.judge, settings.secrets, settings.windows, settings.groups)
 
+    advisor = AdvisorOfConsole(database, settings.model.model, settings.advice, settings.promotion, settings.secrets)
     return Services(
         database=database,
         hub=Hub(database),
@@ -195,4 +205,7 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
         addresses=settings.promotion,
         check=LogCheck(check),
         scorer=scorer,
+        advisor=advisor,
+        close_advisor=advisor.close,
+        wanted_precision=settings.advice.advice_precision,
     )

@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import SecretStr, model_validator
 from pydantic.fields import FieldInfo
 
-from trainer.config.console import ConsoleCommand
+from trainer.config.console import AdviceSettings, ConsoleCommand
 from trainer.config.data_commands import (
     CertifySettings,
     CheckSettings,
@@ -24,12 +24,15 @@ from trainer.config.data_commands import (
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
+    EndpointSecrets,
     EvaluatedWindows,
     EvaluationSecrets,
     GroupSettings,
     JudgedSettings,
     MomentSettings,
     ReadinessSettings,
+    ServeKeySecrets,
+    SplitWindows,
     WandbSecrets,
 )
 from trainer.config.settings import Command, Duration, Names, Section, keys_of, setting, variables_of
@@ -155,7 +158,7 @@ class ServerSettings(Section):
     )
 
 
-class ServeSecrets(Section):
+class ServeSecrets(ServeKeySecrets):
     """Server."""
 
     database_url: SecretStr | None = setting(
@@ -165,7 +168,6 @@ class ServeSecrets(Section):
         flag="--database-url",
         metavar="URL",
     )
-    serve_key: SecretStr | None = setting(None, "Key that clients must send as their API key.")
 
 
 class ServeSettings(Command):
@@ -227,6 +229,27 @@ class AncestrySettings(Section):
     )
 
 
+class CalibrateSecrets(DatabaseSecrets, EndpointSecrets):
+    """Database."""
+
+
+class CalibrationSettings(Section):
+    """Calibration."""
+
+    points: int = setting(600, "Maximum number of decision points at which the release is asked.", ge=1)
+
+
+class CalibrateSettings(DatabaseCommand):
+    """calibrate_advice."""
+
+    calibration: CalibrationSettings
+    windows: SplitWindows
+    model: ModelNameSettings
+    promotion: AddressSettings
+    advice: AdviceSettings
+    secrets: CalibrateSecrets
+
+
 class LineageSettings(DatabaseCommand):
     """lineage."""
 
@@ -264,6 +287,7 @@ COMMANDS: tuple[type[Command], ...] = (
     LineageSettings,
     ReportSettings,
     ConsoleCommand,
+    CalibrateSettings,
     CheckSettings,
     JudgeWindowsSettings,
     CertifySettings,

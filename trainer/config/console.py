@@ -9,6 +9,7 @@ from pydantic import SecretStr, field_validator
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
+    EndpointSecrets,
     JudgeSecrets,
     JudgeSettings,
     PlanSettings,
@@ -61,6 +62,8 @@ class ConsoleSettings(Section):
         "180d", "How long scores that were asked for through the API are kept.", gt=timedelta(0)
     )
 
+    keep_advice: Duration = setting("180d", "How long proposals and what came of them are kept.", gt=timedelta(0))
+
     @field_validator("console_path")
     @classmethod
     def _path_is_clean(cls, value: str) -> str:
@@ -72,6 +75,31 @@ class ConsoleSettings(Section):
         return path
 
 
+class AdviceSettings(Section):
+    """Advice: what the promoted release would do."""
+
+    advice_precision: float = setting(
+        0.75,
+        "Share of the proposals shown that must be right; where that is not certain, nothing is shown.",
+        ge=0.5,
+        lt=1,
+    )
+    advice_memory: Duration = setting(
+        "28d", "How far back outcomes calibrate the confidence; a change is noticed earlier.", gt=timedelta(0)
+    )
+    advice_samples: int = setting(8, "Replies that a proposal is made of.", ge=2, le=64)
+    advice_tokens: int = setting(64, "Maximum length of a proposal, in tokens.", ge=1, le=2048)
+    advice_timeout: Duration = setting("20s", "Maximum time for a proposal.", gt=timedelta(0), le=timedelta(minutes=10))
+
+
+class AdvisorSettings(AdviceSettings):
+    """Advice: what the promoted release would do."""
+
+    advice_control: float = setting(
+        0.1, "Share of the questions that get no advice, so that its worth can be measured.", ge=0, lt=1
+    )
+
+
 class ConsoleDeeds(Section):
     """What is done instead of serving."""
 
@@ -81,7 +109,7 @@ class ConsoleDeeds(Section):
     )
 
 
-class ConsoleSecrets(DatabaseSecrets, JudgeSecrets):
+class ConsoleSecrets(DatabaseSecrets, JudgeSecrets, EndpointSecrets):
     """Console: where it listens, and what it keeps."""
 
     console_key: SecretStr | None = setting(
@@ -104,4 +132,5 @@ class ConsoleCommand(DatabaseCommand):
     judge: JudgeSettings
     gate: GateSettings
     promotion: AddressSettings
+    advice: AdvisorSettings
     secrets: ConsoleSecrets

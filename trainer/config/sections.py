@@ -278,6 +278,16 @@ class WandbSecrets(Section):
     )
 
 
+class ServeKeySecrets(Section):
+    """Server."""
+
+    serve_key: SecretStr | None = setting(None, "Key that clients must send as their API key.")
+
+
+class EndpointSecrets(WandbSecrets, ServeKeySecrets):
+    """The keys of the endpoints at which releases are asked."""
+
+
 class EvaluationSecrets(JudgeSecrets):
     """Evaluation."""
 

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from data_bridge.errors import HindsightError
 from trainer.console import pages
+from trainer.console.advice_api import OPERATIONS as ADVICE
 from trainer.console.door import HEADERS, Entrance
 from trainer.console.ingest_api import OPERATIONS as INGEST
 from trainer.console.keys import Caller, Permission
@@ -35,7 +36,7 @@ from trainer.ledger.ingest_keys import ingest_key_of
 
 _STATIC = Path(__file__).parent / "static"
 
-OPERATIONS: tuple[Operation, ...] = (*TRAINING, *READING, *RELEASES, *REWARDS, *INGEST)
+OPERATIONS: tuple[Operation, ...] = (*TRAINING, *READING, *RELEASES, *REWARDS, *ADVICE, *INGEST)
 """Every call of the API."""
 
 
@@ -47,6 +48,7 @@ def make_app(services: Services, door: Entrance, *, poll: timedelta = timedelta(
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(services.hub.polling(poll))
             stack.push_async_callback(services.check.close)
+            stack.push_async_callback(services.close_advisor)
             yield
 
     def answered(request: Request, refused: Refused) -> Response:
@@ -117,7 +119,7 @@ def _endpoint(
         if operation.key == "ingest":
             door.check_patience(request)
         given = await _ingest_caller(services, request) if operation.key == "ingest" else None
-        caller = door.admit(request, given or door.caller(request), acts=operation.acts)
+        caller = door.admit(request, given or door.caller(request), acts=operation.acts, often=operation.often)
         for name, pattern in operation.parts.items():
             if re.search(pattern, request.path_params[name]) is None:
                 raise Refused(422, f"{name}: this cannot be one.", field=name)

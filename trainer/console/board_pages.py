@@ -1,4 +1,4 @@
-"""The pages beside *Now* and *Runs*: releases, data, rewards, the judge, patterns, the system; and their forms."""
+"""The pages beside *Now* and *Runs*: releases, data, rewards, judge, patterns, advice, system; and their forms."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trainer.console import release_api, shown
 from trainer.console.problems import Refused
 from trainer.console.services import audited
 from trainer.console.visits import Shown, Visit
+from trainer.ledger.read.advice import advice_board
 from trainer.ledger.read.boards import JudgeDay, judge_board, system_facts
 from trainer.ledger.read.listings import PatternRow, list_audit, list_windows, patterns_by_week
 from trainer.ledger.read.reward_history import reward_board, reward_history
@@ -177,6 +178,17 @@ async def patterns_page(visit: Visit) -> Response:
     return visit.page("patterns", "Patterns", table=by_week(rows))
 
 
+# Advice
+
+
+async def advice_page(visit: Visit) -> Response:
+    from trainer.advice.advisor import REASONS
+
+    target = visit.services.wanted_precision
+    board = await advice_board(visit.services.database, visit.model, target)
+    return visit.page("advice", "Advice", board=board, target=target, reasons=REASONS)
+
+
 # The system
 
 
@@ -192,6 +204,7 @@ PAGES: Mapping[str, Shown] = {
     "/rewards": rewards_page,
     "/judge": judge_page,
     "/patterns": patterns_page,
+    "/advice": advice_page,
     "/system": system_page,
 }
 FORMS: Mapping[str, Shown] = {

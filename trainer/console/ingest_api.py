@@ -23,6 +23,10 @@ from trainer.ledger.ingest_keys import IngestKey, list_ingest_keys, make_ingest_
 from trainer.ledger.run_folder import forget_in_folders
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}$"
+WINDOW_ID = (
+    r"^2[0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):00$|"
+    r"^2[0-9]{3}-[0-9]{2}-(29|3[01])T[0-9]{2}:00$"
+)
 _SHORT = Field(default=None, max_length=200)
 
 
@@ -133,8 +137,7 @@ class SentFacts(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     windowId: str = Field(
-        pattern=r"^2[0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):00$|"
-        r"^2[0-9]{3}-[0-9]{2}-(29|3[01])T[0-9]{2}:00$",
+        pattern=WINDOW_ID,
         examples=["2026-11-02T10:00"],
     )
     hours: int = Field(default=1, ge=1, le=168)

@@ -106,6 +106,8 @@ class Operation:
     body: type[BaseModel] | None = None
     status: int = 200
     acts: bool = False
+    often: bool = False
+    """Counted among calls and not among deeds, as it changes nothing but a row of its own."""
     problems: tuple[int, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     """The pattern of each part of the path."""

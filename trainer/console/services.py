@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from trainer.console.problems import Refused, refusal_of
 from trainer.ledger.audit import note_deed, note_outcome
 
 if TYPE_CHECKING:
+    from trainer.advice.advisor import Advisor
     from trainer.run.score import RewardScorer
 
 
@@ -38,6 +39,10 @@ class Services:
     check: LogCheck
     scorer: Callable[[], RewardScorer]
     """Made when it is first needed: it brings the judge with it."""
+    advisor: Callable[[], Advisor]
+    """The one advisor, made when it is first needed."""
+    close_advisor: Callable[[], Awaitable[None]]
+    wanted_precision: float
 
 
 @asynccontextmanager

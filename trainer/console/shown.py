@@ -25,6 +25,7 @@ NAVIGATION: tuple[tuple[str, str], ...] = (
     ("/rewards", "Rewards"),
     ("/judge", "Judge"),
     ("/patterns", "Patterns"),
+    ("/advice", "Advice"),
     ("/system", "System"),
 )
 """The pages in their order; another one is a line here and an entry in ``board_pages.PAGES``."""
@@ -46,6 +47,10 @@ def dollars(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.0%}"
+
+
+def said_or_not(value: bool | None) -> str:
+    return NOTHING if value is None else "yes" if value else "no"
 
 
 def moment(value: datetime | None) -> str:
@@ -124,6 +129,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "dollars": dollars,
     "percent": percent,
     "moment": moment,
+    "said_or_not": said_or_not,
     "duration": duration,
     "size": size,
 }

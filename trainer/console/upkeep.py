@@ -1,4 +1,4 @@
-"""What a console does by itself: forgets what is old, and tells a webhook when something burns."""
+"""What a console does by itself: forgets what is old, tells a webhook when something burns, learns from advice."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from data_bridge.database import Database
 from data_bridge.private_files import make_private
 from data_bridge.redaction import page_text, redact, redacted
 from trainer.config.console import ConsoleSettings
+from trainer.ledger.advice import forget_advice
 from trainer.ledger.audit import forget_audit
 from trainer.ledger.events import EventKind, LoggedEvent, claim_to_notify, forget_events
 from trainer.ledger.forget import forget_forgotten, forgotten_since
@@ -28,16 +29,18 @@ logger = logging.getLogger(__name__)
 
 _FORGET_EVERY = timedelta(hours=1)
 _NOTIFY_EVERY = timedelta(seconds=5)
+_LEARN_EVERY = timedelta(minutes=1)
 _PAUSES = (0.5, 2.0, 8.0)
 
 
 async def forget_old(database: Database, kept: ConsoleSettings) -> int:
-    """Delete events, deeds and asked-for scores that are older than the settings keep; returns how many rows."""
+    """Delete events, deeds, asked-for scores and advice older than the settings keep; returns how many rows."""
     return (
         await forget_events(database, kept.keep_events)
         + await forget_audit(database, kept.keep_audit)
         + await forget_asked(database, kept.keep_rewards)
         + await forget_forgotten(database, kept.keep_audit)
+        + await forget_advice(database, kept.keep_advice)
     )
 
 
@@ -115,8 +118,15 @@ async def _sent(client: httpx.AsyncClient, url: str, alarm: Alarm, pauses: tuple
 
 
 @asynccontextmanager
-async def upkeep(database: Database, kept: ConsoleSettings, notify: str | None, home: Path) -> AsyncIterator[None]:
-    """Forget and tell for the duration of the block. A fault is a warning: the next time may be better."""
+async def upkeep(
+    database: Database,
+    kept: ConsoleSettings,
+    notify: str | None,
+    home: Path,
+    learn: Callable[[], Awaitable[object]],
+) -> AsyncIterator[None]:
+    """Forget, tell and ``learn`` what came of advice for the duration of the block. A fault is a warning: the next
+    time may be better."""
 
     async def forget() -> object:
         await forget_here(database, home)
@@ -128,6 +138,7 @@ async def upkeep(database: Database, kept: ConsoleSettings, notify: str | None, 
     tasks = [
         asyncio.create_task(_every(_FORGET_EVERY, forget), name="forget what is old"),
         asyncio.create_task(_every(_NOTIFY_EVERY, alarm), name="tell the webhook"),
+        asyncio.create_task(_every(_LEARN_EVERY, learn), name="learn from advice"),
     ]
     try:
         yield

@@ -38,6 +38,7 @@ class ForgottenRows:
     """Whose example was a decision of the agent."""
     canaries: int
     ingest_keys: int
+    advice: int
 
     @property
     def total(self) -> int:
@@ -81,6 +82,12 @@ async def forget_agent(database: Database, agent_id: str, logged: Collection[str
         keys = await connection.execute(
             "DELETE FROM hindsight.ingest_keys WHERE kind = 'agent' AND owner = $1", agent_id
         )
+        await connection.execute(
+            "DELETE FROM hindsight.advice_labels AS l USING hindsight.advice AS a"
+            " WHERE a.agent_id = $1 AND l.source = 'advice' AND l.key = a.advice_id",
+            agent_id,
+        )
+        advice = await connection.execute("DELETE FROM hindsight.advice WHERE agent_id = $1", agent_id)
         found = ForgottenRows(
             rewards=_number(rewards),
             exclusions=len(left_out),
@@ -90,6 +97,7 @@ async def forget_agent(database: Database, agent_id: str, logged: Collection[str
             evaluations=await _without_examples(connection, agent_id),
             canaries=_number(canaries),
             ingest_keys=_number(keys),
+            advice=_number(advice),
         )
         await connection.execute(
             "INSERT INTO hindsight.forgotten (agent_id, trajectory_ids) VALUES ($1, $2)", agent_id, sorted(trajectories)

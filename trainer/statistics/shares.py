@@ -6,6 +6,7 @@ replies to one question are not two pieces of evidence. scipy is imported where 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike
 from trainer.evidence import Interval
 
 _RESAMPLES = 2000
+_MIN_UNITS = 6
 
 
 def share_interval(hits: ArrayLike, of: ArrayLike) -> Interval | None:
@@ -31,6 +33,27 @@ def share_interval(hits: ArrayLike, of: ArrayLike) -> Interval | None:
         return Interval(share, float(ends.low), float(ends.high), units)
     low, high = _bootstrapped(lambda hit, out_of, axis: hit.sum(axis=axis) / out_of.sum(axis=axis), counts, totals)
     return Interval(share, low, high, units)
+
+
+def share_difference(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> Interval | None:
+    """How much larger the share of hits is in ``first`` than in ``second``: (hits, number) of each unit, the units of
+    both independent. The interval is a bootstrap over units; None if one side is empty, without ends below six units.
+    """
+    if not first or not second:
+        return None
+    sides = [np.asarray(side, dtype=np.float64) for side in (first, second)]
+    difference = float(np.subtract(*(side[:, 0].sum() / side[:, 1].sum() for side in sides)))
+    units = min(len(first), len(second))
+    if units < _MIN_UNITS:
+        return Interval(difference, None, None, units)
+    rng = np.random.default_rng(0)
+    drawn = []
+    for side in sides:
+        picked = side[rng.integers(len(side), size=(_RESAMPLES, len(side)))].sum(axis=1)
+        # As if one more unit had been half right: units that are all alike do not prove that there are no others.
+        drawn.append((picked[:, 0] + 0.5) / (picked[:, 1] + 1))
+    low, high = np.quantile(drawn[0] - drawn[1], (0.025, 0.975))
+    return Interval(difference, min(float(low), difference), max(float(high), difference), units)
 
 
 def paired_gain(first: ArrayLike, second: ArrayLike) -> Interval:

@@ -59,7 +59,7 @@ async def work(settings: TrainSettings) -> int:
             simulated = settings.run.simulate == "on" or (settings.run.simulate == "auto" and database.is_embedded)
             view.say(f"Database: {database.label}.")
             view.say(f"Backend: {choice}.")
-            view.say(describe(identity_of(settings.judge)))
+            view.say(describe(identity_of(settings.judge, with_steps=settings.judge.step_credit)))
             await _check_certificate(settings, database, view)
             warning = None if simulated else await _why_not_promoted(settings, database)
             if warning is not None:
@@ -91,7 +91,7 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
     from trainer.judge.open import identity_of
     from trainer.ledger.certificates import find
 
-    identity = identity_of(settings.judge)
+    identity = identity_of(settings.judge, with_steps=settings.judge.step_credit)
     certificate = await find(database, identity)
     fault = "has no certificate" if certificate is None else certificate.fault
     if certificate is not None and fault is None:
@@ -153,7 +153,9 @@ def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
     windows = settings.run.iterations * settings.run.windows_per_iteration
     groups = windows * -(-settings.market.agents // settings.groups.max_group)
     trajectories = windows * settings.market.agents
-    cost = estimate(groups, trajectories * settings.market.decisions * _TOKENS_OF_A_DECISION, settings.judge)
+    decisions = trajectories * settings.market.decisions
+    scored = decisions if settings.judge.step_credit else 0
+    cost = estimate(groups, decisions * _TOKENS_OF_A_DECISION, settings.judge, scored_decisions=scored)
     return {
         "days": settings.run.iterations,
         "windows": windows,

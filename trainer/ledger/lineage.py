@@ -34,7 +34,7 @@ class TrainedTrajectory:
     has_tokens: bool
     """False for a member that only set its group's mean."""
     content_hash: str | None
-    steps: tuple[float, ...] = ()
+    steps: tuple[float | None, ...] = ()
     """The score of each decision, where the judge gave one."""
     luck: float | None = None
     """How much higher the judge scored it when it knew the outcome; known after two passes."""

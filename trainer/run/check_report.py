@@ -13,7 +13,7 @@ from data_bridge.quality import Exclusion, Reason
 from data_bridge.reader import WindowReader
 from data_bridge.survey import Survey, Totals, WindowSummary, survey, total
 from trainer.config.derived import window_rules
-from trainer.config.sections import JudgeCostSettings, PlanSettings, ReadinessSettings
+from trainer.config.sections import PlanSettings, ReadinessSettings, SurveyedJudge
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.judge.open import measured_by
 from trainer.ledger.clock import clock
@@ -80,7 +80,7 @@ async def check_log(
     database: Database,
     reading: ReadinessSettings,
     groups: PlanSettings,
-    judge: JudgeCostSettings,
+    judge: SurveyedJudge,
     *,
     on_window: Callable[[int, int], None] | None = None,
 ) -> CheckReport:
@@ -105,7 +105,7 @@ def make_report(
     database: str,
     reading: ReadinessSettings,
     groups: PlanSettings,
-    judge: JudgeCostSettings,
+    judge: SurveyedJudge,
     *,
     seed: int = 0,
     consulted: Collection[str] = (),
@@ -122,7 +122,8 @@ def make_report(
     windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
-    judge_tokens = sum(one.judge_tokens for window in windows for one in window.usable if one.trajectory_id in judged)
+    read = [one for window in windows for one in window.usable if one.trajectory_id in judged]
+    scored = sum(one.decisions for one in read) if judge.step_credit else 0
     return CheckReport(
         database,
         tuple(windows),
@@ -131,7 +132,7 @@ def make_report(
         plan.dropout_rate,
         plan.dropped,
         tuple(_missing(totals, reading)),
-        estimate(plan.groups, judge_tokens, judge),
+        estimate(plan.groups, sum(one.judge_tokens for one in read), judge, scored_decisions=scored),
         patterns,
     )
 

@@ -134,6 +134,7 @@ def trainee_of(settings: TrainSettings, *, simulated: bool = False) -> CpuTraine
         settings.model,
         settings.training,
         settings.judge.purposes,
+        settings.judge.step_credit,
         settings.groups.min_spread,
         (EXPLORER,) if simulated else (),
         settings.chance.seed,
@@ -207,8 +208,10 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
         held_out=settings.windows,
         consulted=log.consulted,
     )
-    cost = estimate(outlook.groups, outlook.judge_tokens, settings.judge)
-    whole = estimate(outlook.groups, outlook.judge_tokens + outlook.dropped_tokens, settings.judge)
+    scored = outlook.decisions if settings.judge.step_credit else 0
+    cost = estimate(outlook.groups, outlook.judge_tokens, settings.judge, scored_decisions=scored)
+    text = outlook.judge_tokens + outlook.dropped_tokens
+    whole = estimate(outlook.groups, text, settings.judge, scored_decisions=scored)
     saved = None if cost.usd is None or whole.usd is None else whole.usd - cost.usd
     return LogPlan(log.reader, outlook, cost, saved, unfinished)
 

@@ -210,7 +210,9 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     progress.step = await start_step_of(session.backend)
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
-        async with open_judge(settings.judge, settings.secrets, session.database, run_id) as judge:
+        async with open_judge(
+            settings.judge, settings.secrets, session.database, run_id, with_steps=settings.judge.step_credit
+        ) as judge:
             run = TrainingRun(session, run_id, judge, folder, tracker, progress, unfinished is not None)
             run.summary["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:

@@ -195,10 +195,10 @@ class TrainingSettings(CpuTrainingSettings, StepLimitSettings, ReplayShareSettin
     """Training."""
 
     groups_per_step: int = setting(12, "Groups in one gradient step.", ge=1, common=True)
-    remainder: Literal["auto", "scale", "full"] = setting(
+    remainder: Literal["auto", "scale", "full", "carry"] = setting(
         "auto",
-        "Groups left over at the end of a pass: trained at their share of the learning rate, or at all of it; auto: "
-        "scale, but full in the simulated market.",
+        "Groups left over at the end of a pass: trained at their share of the learning rate, at all of it, or carried "
+        "to the next pass; auto: scale, but full in the simulated market.",
     )
 
 

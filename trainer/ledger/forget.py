@@ -65,6 +65,7 @@ async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
             " WHERE t.agent_id = $1 AND r.batch_id = t.batch_id AND r.trajectory_id = t.trajectory_id",
             agent_id,
         )
+        await connection.execute("DELETE FROM hindsight.carried WHERE $1 = ANY(agent_ids)", agent_id)
         rewards = await connection.execute("DELETE FROM hindsight.batch_trajectories WHERE agent_id = $1", agent_id)
         canaries = await connection.execute("DELETE FROM hindsight.canary_agents WHERE agent_id = $1", agent_id)
         keys = await connection.execute(

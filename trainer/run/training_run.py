@@ -38,6 +38,7 @@ from trainer.run.code_version import code_version
 from trainer.run.reporting import reported
 from trainer.run.session import Session, fingerprint
 from trainer.train.backends.forks import start_step_of
+from trainer.train.carried import CarriedGroups
 from trainer.train.replay import ReplayedGroups, places_of
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
@@ -117,10 +118,13 @@ class TrainingRun:
             self._replay(reader),
             settings.training.groups_per_step if self._scales_remainder else 0,
             settings.training.baseline,
+            (session.base_model, *settings.training.base_names),
         )
         if not windows or trainer.has_enough_steps:
             return
         await trainer.recover()
+        model, carries = settings.model.model, settings.training.remainder == "carry"
+        carried = CarriedGroups(model, self.run_id, session.ledger, reader, is_on=carries)
         failures = FailurePolicy(settings.judge.max_judge_failures)
         verdicts = VerdictStage(settings.groups, failures, self.run_id, session.ledger, self.progress)
         pipeline = Pipeline(
@@ -135,11 +139,12 @@ class TrainingRun:
             progress=self.progress,
             verdicts=verdicts,
             trainer=trainer,
+            carried=carried,
             stop=session.stop,
         )
         await pipeline.run(windows, refs)
         if self.progress.steps == before.steps:
-            fault = self._why_nothing(before, verdicts, trainer)
+            fault = self._why_nothing(before, verdicts, trainer, carried)
             if self.progress.steps == 0:
                 raise fault
             session.view.say(str(fault))
@@ -163,10 +168,18 @@ class TrainingRun:
         chance, model = settings.chance.seed, settings.model.model
         return ReplayedGroups(settings.training, chance, model, session.database, session.ledger, reader)
 
-    def _why_nothing(self, before: Progress, verdicts: VerdictStage, trainer: TrainStage) -> HindsightError:
+    def _why_nothing(
+        self, before: Progress, verdicts: VerdictStage, trainer: TrainStage, carried: CarriedGroups
+    ) -> HindsightError:
         judged = self.progress.groups_judged - before.groups_judged
         with_signal = judged - (self.progress.groups_without_signal - before.groups_without_signal)
         nothing = "Nothing was trained" if before.steps == 0 else "Nothing more was trained"
+        if carried.handed_on > 0:
+            return NotEnoughData(
+                f"{nothing}: {counted(carried.handed_on, 'judged group')} of the "
+                f"{self.session.settings.training.groups_per_step} of a step (--groups-per-step) "
+                "are carried to the next pass: run again when there are more windows, or with --remainder scale."
+            )
         if with_signal > 0:
             return BackendError(
                 f"{nothing}: none of {counted(with_signal, 'judged group')} has a trainable token "

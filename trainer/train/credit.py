@@ -35,6 +35,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from data_bridge.authorship import Lineage
 from data_bridge.models import AgentTrajectory, MarketOutcomes
 from data_bridge.stakes import Deed, readings_of
 from trainer.rewards import Baseline, CreditRule, Graded, MemberReward, Potential
@@ -125,9 +126,13 @@ def rewards_of(groups: Sequence[tuple[str, Sequence[Graded]]], rule: CreditRule)
     return found
 
 
-def own_answers(judged: JudgedGroup, trainee: str) -> list[str]:
-    """The valid answers that ``trainee`` itself gave."""
-    own = (one for one in judged.group.trajectories if any(call.author.model == trainee for call in one.llm_calls))
+def own_answers(judged: JudgedGroup, lineage: Lineage) -> list[str]:
+    """The valid answers that the trained model itself gave, under any of its names."""
+    own = (
+        one
+        for one in judged.group.trajectories
+        if any(lineage.author(call, one).model == lineage.trainee for call in one.llm_calls)
+    )
     return [answer for one in own if (answer := answer_of(one, judged.group.outcomes))]
 
 

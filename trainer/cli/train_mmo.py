@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def work(settings: TrainSettings) -> int:
     from trainer.judge.open import describe, identity_of
     from trainer.promote.publish import check_canary
+    from trainer.run.leave_one_out import refuse_unknown_counterfactual
     from trainer.run.live_view import open_view
     from trainer.train.backends.choose import choose_backend
 
@@ -54,9 +55,11 @@ async def work(settings: TrainSettings) -> int:
     view = open_view(quiet=settings.output.json_output)
     try:
         if settings.run.dry_run and settings.run.simulate != "off" and not has_database(settings):
+            refuse_unknown_counterfactual(settings, simulated=True)
             return await _dry_run(settings, None, True, None)  # a look creates no home
         async with database_of(settings, migrate=not settings.run.dry_run, existing=settings.run.dry_run) as database:
             simulated = settings.run.simulate == "on" or (settings.run.simulate == "auto" and database.is_embedded)
+            refuse_unknown_counterfactual(settings, simulated=simulated)
             view.say(f"Database: {database.label}.")
             view.say(f"Backend: {choice}.")
             view.say(describe(identity_of(settings.judge, with_steps=settings.judge.step_credit)))

@@ -159,14 +159,16 @@ class StepLimitSettings(Section):
     )
 
 
-BaselineName = Literal["off", "agent", "role"]
+BaselineName = Literal["off", "agent", "role", "leave-one-out"]
 
 
 class BaselineSettings(Section):
     """Training."""
 
     baseline: BaselineName = setting(
-        "off", "Take what is usual for a member's agent or role off its score: its running mean in what was trained."
+        "off",
+        "Take what is usual for a member's agent or role off its score: its running mean in what was trained; or, in "
+        "the simulated market with the offline judge, what HOLD would have scored in its place.",
     )
 
 

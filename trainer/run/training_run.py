@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,7 +34,9 @@ from trainer.ledger.verdicts import release_claims_of_dead
 from trainer.pipeline import Pipeline
 from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
+from trainer.rewards import Baseline
 from trainer.run.code_version import code_version
+from trainer.run.leave_one_out import LeaveOneOut
 from trainer.run.reporting import reported
 from trainer.run.session import Session, fingerprint
 from trainer.train.backends.forks import start_step_of
@@ -44,7 +46,7 @@ from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
 from trainer.train.thresholds import Collapsed
 from trainer.train.tracking import Tracker, tracking
-from trainer.types import Judge, PlannedWindow, RunPlan
+from trainer.types import Judge, JudgedGroup, PlannedWindow, RunPlan
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,7 @@ class TrainingRun:
             settings.training.groups_per_step if self._scales_remainder else 0,
             settings.training.baseline,
             (session.base_model, *settings.training.base_names),
+            self._counterfactual(reader),
         )
         if not windows or trainer.has_enough_steps:
             return
@@ -167,6 +170,15 @@ class TrainingRun:
             return None
         chance, model = settings.chance.seed, settings.model.model
         return ReplayedGroups(settings.training, chance, model, session.database, session.ledger, reader)
+
+    def _counterfactual(
+        self, reader: WindowReader
+    ) -> Callable[[Sequence[JudgedGroup]], Awaitable[dict[str, Baseline]]] | None:
+        settings = self.session.settings
+        if settings.training.baseline != "leave-one-out":
+            return None
+        discount = settings.training.step_discount if settings.judge.step_credit else None
+        return LeaveOneOut(self.session.database, reader, discount).baselines
 
     def _why_nothing(
         self, before: Progress, verdicts: VerdictStage, trainer: TrainStage, carried: CarriedGroups

@@ -12,7 +12,7 @@ import bisect
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, pstdev
@@ -60,6 +60,8 @@ class TrainStage:
     baseline: BaselineName = "off"
     base_names: tuple[str, ...] = ()
     """Names of the base model: under them, agents run step 0 of the trained one."""
+    counterfactual: Callable[[Sequence[JudgedGroup]], Awaitable[dict[str, Baseline]]] | None = None
+    """With --baseline leave-one-out: what HOLD would have scored in the place of each member."""
     left_out: Counter[Reason] = field(default_factory=Counter)
     """Why trajectories of judged groups had no trainable tokens."""
 
@@ -117,9 +119,11 @@ class TrainStage:
         return await self.backend.prepare(batch)
 
     async def _baselines(self, groups: Sequence[JudgedGroup]) -> dict[str, Baseline]:
-        """What is usual for each member's agent or role, by what was trained before."""
+        """What is usual for each member's agent or role, by what was trained before; or what HOLD would have scored."""
         if self.baseline == "off":
             return {}
+        if self.counterfactual is not None:
+            return await self.counterfactual(groups)
         means, usual = await self.ledger.running_means(self.model)
         members = [one for judged in groups for one in judged.group.trajectories]
         by_agent = self.baseline == "agent"

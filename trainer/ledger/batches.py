@@ -18,6 +18,7 @@ from data_bridge.game_writes import GroupVerdicts, TrainedBatch, mark_trained, u
 from data_bridge.quality import Exclusion
 from trainer.ledger.batch_records import BatchRecord, GroupRecord
 from trainer.ledger.carried import carried_rows, drop, keep, pending
+from trainer.ledger.checkpoints import keep_beginning
 from trainer.ledger.events import EventKind, tell
 from trainer.ledger.model_lock import ModelLock, check_held
 from trainer.ledger.replays import forget_groups, remember_groups
@@ -230,6 +231,10 @@ class BatchLedger:
     async def drop_carried(self, model: str, trajectory_ids: Iterable[str]) -> None:
         """Groups with these rows wait no longer: they cannot be trained."""
         await drop(self._pool, model, trajectory_ids)
+
+    async def begun_from(self, point: Checkpoint, name: str) -> None:
+        """``point`` was taken over from checkpoint ``name`` of another lineage."""
+        await keep_beginning(self._pool, point, name)
 
     async def newest_checkpoint(self, model: str) -> Checkpoint | None:
         row = await self._pool.fetchrow(

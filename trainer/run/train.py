@@ -60,6 +60,8 @@ async def train(
                 for sentence in await mend(ledger, lock, backend, settings.training.stop_on):
                     view.say(sentence)
                     plan = None  # the repair changed what there is to train
+                if settings.training.init_from is not None:
+                    await ledger.begun_from(backend.checkpoint(1), settings.training.init_from)
                 session = Session(settings, database, ledger, lock, backend, base_model, view, stop)
                 is_held = is_held and await is_undecided(database, settings.model.model)
                 if not is_held:

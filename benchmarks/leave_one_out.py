@@ -66,7 +66,8 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=8)
     options = parser.parse_args()
     print(f"{'stage':>8} {'decisions':>9} {'effect on others':>17} {'change, whole':>14} {'by decision':>12}")
-    for stage, decisions in (("one", 1), ("one", 3), ("several", 3)):
+    parts: tuple[tuple[StageName, int], ...] = (("one", 1), ("one", 3), ("several", 3))
+    for stage, decisions in parts:
         found = asyncio.run(measured(stage, decisions, options.hours, options.agents))
         print(f"{stage:>8} {decisions:9} {found[0]:17.3f} {found[1]:14.3f} {found[2]:12.3f}", flush=True)
 

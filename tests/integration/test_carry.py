@@ -208,7 +208,7 @@ async def passes(world: World, backend: FakeBackend, days: list[list[str]], **va
                 await insert_window(world.database.pool, window_id, agents=3, pnl=10.0)
             rules = window_rules(settings.windows, now=NOW)
             log = await survey_log(world.database, rules, settings.judge.purposes, None, model="hindsight")
-            names = {"model": "hindsight", "seed": settings.chance.seed, "run_id": run.run_id}
+            names: dict[str, Any] = {"model": "hindsight", "seed": settings.chance.seed, "run_id": run.run_id}
             outlook = await look_ahead(log.surveyed, log.reader, session.ledger, settings.groups, **names)
             await session.ledger.extend(run.run_id, outlook.plan)
             await run.train(log.reader, outlook.windows, outlook.refs)

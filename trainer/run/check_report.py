@@ -13,7 +13,7 @@ from data_bridge.quality import Exclusion, Reason
 from data_bridge.reader import WindowReader
 from data_bridge.survey import Survey, Totals, WindowSummary, survey, total
 from trainer.config.derived import window_rules
-from trainer.config.sections import PlanSettings, ReadinessSettings, SurveyedJudge
+from trainer.config.sections import JudgeCostSettings, PlanSettings, ReadinessSettings
 from trainer.judge.cost import CostEstimate, estimate
 from trainer.judge.open import measured_by
 from trainer.ledger.clock import clock
@@ -80,11 +80,15 @@ async def check_log(
     database: Database,
     reading: ReadinessSettings,
     groups: PlanSettings,
-    judge: SurveyedJudge,
+    judge: JudgeCostSettings,
     *,
+    step_credit: bool = False,
     on_window: Callable[[int, int], None] | None = None,
 ) -> CheckReport:
-    """Read every window of the lookback, and say what a training would make of it. Reads only."""
+    """Read every window of the lookback, and say what a training would make of it. Reads only.
+
+    With ``step_credit`` the judge's estimate has the scores of decisions.
+    """
     rules = window_rules(reading, now=await clock(database, reading.until))
     seen: list[Observed] = []
     surveyed = await survey(
@@ -97,7 +101,16 @@ async def check_log(
     )
     consulted = await first_consulted(database.pool) if await has_ledger(database) else ()
     found = patterns_of(seen)
-    return make_report(surveyed, database.label, reading, groups, judge, consulted=consulted, patterns=found)
+    return make_report(
+        surveyed,
+        database.label,
+        reading,
+        groups,
+        judge,
+        step_credit=step_credit,
+        consulted=consulted,
+        patterns=found,
+    )
 
 
 def make_report(
@@ -105,8 +118,9 @@ def make_report(
     database: str,
     reading: ReadinessSettings,
     groups: PlanSettings,
-    judge: SurveyedJudge,
+    judge: JudgeCostSettings,
     *,
+    step_credit: bool = False,
     seed: int = 0,
     consulted: Collection[str] = (),
     patterns: tuple[ErrorPattern, ...] = (),
@@ -123,7 +137,7 @@ def make_report(
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
     read = [one for window in windows for one in window.usable if one.trajectory_id in judged]
-    scored = sum(one.decisions for one in read) if judge.step_credit else 0
+    scored = sum(one.decisions for one in read) if step_credit else 0
     return CheckReport(
         database,
         tuple(windows),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -181,9 +181,7 @@ class Pipeline:
                 await awaited.put(AwaitedVerdict(window.window_id, None))
             await verdicts.finish()
 
-    async def _batch(
-        self, planned: Collection[str], awaited: _Flow[AwaitedVerdict], batches: _Flow[StepGroups]
-    ) -> None:
+    async def _batch(self, planned: Set[str], awaited: _Flow[AwaitedVerdict], batches: _Flow[StepGroups]) -> None:
         """Collect judged groups into batches of one gradient step, those first that the last pass left over."""
         for judged in await self.carried.taken_up(planned):
             if (step := self.places.take(judged, judged.group)) is not None:
@@ -199,10 +197,7 @@ class Pipeline:
             step = self.places.take(kept, verdict.group) if takes_place else None
             if step is not None:
                 await batches.put(step)
-        step = self.places.rest()
-        if step is not None and self.carried.is_on:
-            await self.carried.hand_on(step.groups)
-        elif step is not None:
+        if (step := await self.carried.unless_handed_on(self.places.rest())) is not None:
             await batches.put(step)
         self.verdicts.check_failures()
 

@@ -8,13 +8,14 @@ and its rows are counted as without a peer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from data_bridge.quality import Exclusion, Reason
 from data_bridge.reader import WindowReader
 from trainer.ledger.batch_records import GroupRecord
 from trainer.ledger.runs import Ledger
+from trainer.train.replay import StepGroups
 from trainer.train.stored_groups import record_of_group, with_rows
 from trainer.types import JudgedGroup
 
@@ -48,10 +49,13 @@ class CarriedGroups:
                 found.append(judged)
         return found
 
-    async def hand_on(self, groups: Sequence[JudgedGroup]) -> None:
-        """Keep ``groups`` for the next pass."""
-        await self.ledger.carry(self.model, self.run_id, [record_of_group(judged) for judged in groups])
-        self.handed_on = len(groups)
+    async def unless_handed_on(self, rest: StepGroups | None) -> StepGroups | None:
+        """What a pass leaves over, to be trained now; None if there is nothing, or if it is kept for the next pass."""
+        if rest is None or not self.is_on:
+            return rest
+        await self.ledger.carry(self.model, self.run_id, [record_of_group(judged) for judged in rest.groups])
+        self.handed_on = len(rest.groups)
+        return None
 
     async def _give_up(self, record: GroupRecord) -> None:
         logger.info("window %s: group %s is given up: %s", record.window_id, record.group_id, _GIVEN_UP)

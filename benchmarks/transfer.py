@@ -1,6 +1,7 @@
 """Does another lineage's adapter help: steps to learn a wider market from a narrow one's, and what the gate says.
 
     python benchmarks/transfer.py [--seeds 20] [--quick]
+    python benchmarks/transfer.py --model embedded [--seeds 3] [--days 6] [--quick]    the 135M model, in hours
 
 The softmax policy of ``off_policy.py``. A source is trained on hours that differ in the news alone (``one``), or on
 such hours with the news inverted. Then all hours are trained (``several``) from the untrained policy and from each
@@ -37,6 +38,7 @@ from off_policy import (
     small_tokenizer,
     step_settings,
 )
+from transfer_embedded import compare
 
 from tests.builders_training import make_trainee
 from trainer.config.training import GateSettings
@@ -91,11 +93,18 @@ async def transfer(tokenizer: Any, source: str, seed: int, options: argparse.Nam
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--model", choices=("softmax", "embedded"), default="softmax")
+    parser.add_argument("--seeds", type=int, help="default: 20, of the embedded model 3")
+    parser.add_argument("--days", type=int, default=6, help="of stage several (embedded)")
     parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--quick", action="store_true", help="2 seeds")
+    parser.add_argument("--quick", action="store_true", help="2 seeds; embedded: 1, with short days")
     options = parser.parse_args()
-    options.seeds, options.max_importance = 2 if options.quick else options.seeds, 1.5
+    if options.model == "embedded":
+        short = ("--windows-per-iteration", "6", "--agents", "4", "--groups-per-step", "3")
+        quick = (1, 2, 1, short)
+        compare(*(quick if options.quick else (options.seeds or 3, options.days, options.days, ())))
+        return
+    options.seeds, options.max_importance = 2 if options.quick else options.seeds or 20, 1.5
     import_art()
     torch.set_num_threads(1)
     gc.freeze()

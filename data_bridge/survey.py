@@ -30,6 +30,8 @@ class UsableTrajectory:
     judge_tokens: int
     train_tokens: int
     content_hash: str = ""
+    decisions: int = 0
+    """Steps in which something was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,7 @@ def _usable(trajectory: AgentTrajectory, purposes: Collection[str]) -> UsableTra
         judge_tokens=_tokens(shown),
         train_tokens=trained,
         content_hash=trajectory.content_hash,
+        decisions=sum(step.action is not None or bool(step.llm_calls) for step in trajectory.steps),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -47,6 +47,7 @@ from trainer.progress import FailurePolicy, Progress, View
 from trainer.promote.canary import settle_canary
 from trainer.promote.publish import IncumbentChanged, publish
 from trainer.promote.ruling import rule_on
+from trainer.train.carried import CarriedGroups
 from trainer.train.replay import Places, StepGroups
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
@@ -123,6 +124,7 @@ class Pipeline:
     progress: Progress
     verdicts: VerdictStage
     trainer: TrainStage
+    carried: CarriedGroups
     stop: asyncio.Event
 
     async def run(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
@@ -130,15 +132,15 @@ class Pipeline:
         groups = _Flow[WindowGroups](_WINDOWS_AHEAD)
         awaited = _Flow[AwaitedVerdict](self.judge_concurrency)
         batches = _Flow[StepGroups](_BATCHES_AHEAD)
-        self.progress.windows += len(windows)
-        self.progress.groups += sum(len(window.groups) for window in windows)
+        planned = {group.group_id for window in windows for group in window.groups}
+        self.progress.plan({window.window_id for window in windows}, planned)
         self.progress.doing("judging")
         try:
             async with asyncio.TaskGroup() as tasks:
                 upstream = [
                     tasks.create_task(groups.feed(partial(self._read, windows, refs, groups)), name="read"),
                     tasks.create_task(awaited.feed(partial(self._judge, groups, awaited)), name="judge"),
-                    tasks.create_task(batches.feed(partial(self._batch, awaited, batches)), name="batch"),
+                    tasks.create_task(batches.feed(partial(self._batch, planned, awaited, batches)), name="batch"),
                     tasks.create_task(self._watch_lock(), name="watch the lock"),
                 ]
                 await self._train(batches)
@@ -164,7 +166,7 @@ class Pipeline:
                 await self.ledger.exclude(self.run_id, grouped.excluded)
                 await self.ledger.observe(self.run_id, map(observed, window.trajectories))
                 self.ledger.folder(self.run_id).append("windows.jsonl", [_line(wanted, grouped.groups)])
-                self.progress.windows_read += 1
+                self.progress.read(window.window_id)
                 if self.progress.stage == "judging":
                     self.progress.unit = window.window_id
                 self.view.show(self.progress)
@@ -179,20 +181,23 @@ class Pipeline:
                 await awaited.put(AwaitedVerdict(window.window_id, None))
             await verdicts.finish()
 
-    async def _batch(self, awaited: _Flow[AwaitedVerdict], batches: _Flow[StepGroups]) -> None:
-        """Collect judged groups into batches of one gradient step."""
+    async def _batch(self, planned: Set[str], awaited: _Flow[AwaitedVerdict], batches: _Flow[StepGroups]) -> None:
+        """Collect judged groups into batches of one gradient step, those first that the last pass left over."""
+        for judged in await self.carried.taken_up(planned):
+            if (step := self.places.take(judged, judged.group)) is not None:
+                await batches.put(step)
         while (item := await awaited.take()) is not None:
             if item.verdict is None:
                 await self.verdicts.window_done(item.window_id)
                 continue
             verdict = await item.verdict
-            judged = await self.verdicts.accept(verdict)
+            kept = await self.verdicts.accept(verdict)
             self.view.show(self.progress)
             takes_place = isinstance(verdict, JudgedGroup) or verdict.reason in NO_SIGNAL
-            step = self.places.take(judged, verdict.group) if takes_place else None
+            step = self.places.take(kept, verdict.group) if takes_place else None
             if step is not None:
                 await batches.put(step)
-        if (step := self.places.rest()) is not None:
+        if (step := await self.carried.unless_handed_on(self.places.rest())) is not None:
             await batches.put(step)
         self.verdicts.check_failures()
 

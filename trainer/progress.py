@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, Self
@@ -56,6 +56,29 @@ class Progress:
     parts: int = 0
     """Days of the closed loop; 0 for a run on a log."""
     parts_done: int = 0
+    _windows: set[str] = field(default_factory=set)
+    _windows_read: set[str] = field(default_factory=set)
+    _groups: set[str] = field(default_factory=set)
+    _groups_judged: set[str] = field(default_factory=set)
+    """What this process has counted: a group that left a place without a step is met again in the next pass."""
+
+    def plan(self, windows: Set[str], groups: Set[str]) -> None:
+        """Count what a pass is going to read and judge, each once."""
+        self.windows += len(windows - self._windows)
+        self.groups += len(groups - self._groups)
+        self._windows |= windows
+        self._groups |= groups
+
+    def read(self, window_id: str) -> None:
+        self.windows_read += window_id not in self._windows_read
+        self._windows_read.add(window_id)
+
+    def judged(self, group_id: str) -> bool:
+        """Whether this group is judged for the first time; then it is counted."""
+        is_new = group_id not in self._groups_judged
+        self._groups_judged.add(group_id)
+        self.groups_judged += is_new
+        return is_new
 
     @property
     def tokens_per_second(self) -> float:

@@ -22,6 +22,8 @@ class CreditRule:
     """Whether advantages are divided by the group's deviation."""
     by_uncertainty: bool = False
     """Whether a group counts by how much its scores differ more than the judge differs with itself."""
+    discount: float = 0.0
+    """With --potential: how much of what follows a decision is credited with, by which its shaping is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,15 @@ class Baseline:
     whose: str = ""
     """``agent:ID`` or ``role:NAME``; empty without a baseline."""
     mean: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Potential:
+    """Of the state in which a decision was taken, and how many decisions there are from there on, itself included."""
+
+    value: float = 0.0
+    ahead: int = 0
+    """0: not shaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,9 @@ class Graded:
     """Whose running mean is taken off its score, and how much that is; see ``Baseline``."""
     step: int | None = None
     """The place of the decision, with --step-credit: then the score is the return from there. None: the whole."""
+    potential: float = 0.0
+    ahead: int = 0
+    """With --potential: of the state in which the decision was taken; see ``Potential``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from data_bridge.models import AgentTrajectory, ChatMessage, MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
 from trainer.abilities import BackendAbilities, abilities_of
 from trainer.config.training import AddressSettings
-from trainer.rewards import Baseline, RewardHistory
+from trainer.rewards import Baseline, Potential, RewardHistory
 
 if TYPE_CHECKING:
     import art
@@ -36,6 +36,8 @@ class Group:
 
 TWO_PASSES = "-two-passes"
 """At the end of the prompt's version: a judge asked in two passes is another judge, with a certificate of its own."""
+WITH_STEPS = "-steps"
+"""In the prompt's version: a judge that is asked to score decisions as well reads another prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class JudgeIdentity:
     def has_two_passes(self) -> bool:
         return self.prompt_version.endswith(TWO_PASSES)
 
+    @property
+    def scores_steps(self) -> bool:
+        """Whether an LLM is asked for the score of each decision; the offline judge always gives them."""
+        return WITH_STEPS in self.prompt_version
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -66,8 +73,9 @@ class Verdict:
     explanation: str
     luck: float | None = None
     """How much higher the judge scored it when it knew the outcome than before: only known after two passes."""
-    steps: tuple[float, ...] = ()
-    """The score of each of its decisions; empty if the judge scored the whole alone."""
+    steps: tuple[float | None, ...] = ()
+    """The score of each of its decisions, None for one that the judge gave no usable score; empty if the judge scored
+    the whole alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +249,10 @@ class Batch:
     share: float = 1.0
     """Of a whole step: less for what was left over at the end of a pass."""
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    """By trajectory, what is usual for its agent or role; empty without --baseline."""
+    """By trajectory, what is usual for its agent or role, or the score that HOLD would have had in its place (then also
+    by decision, as ``ID#NUMBER``); empty without --baseline."""
+    potentials: Mapping[str, Potential] = field(default_factory=dict)
+    """By decision; empty without --potential."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,11 @@ class Request:
         return '"correction"' in str(self.body["messages"][0]["content"])
 
     @property
+    def asks_steps(self) -> bool:
+        """Whether the decisions are to be scored by themselves."""
+        return '"steps": [{"step"' in str(self.body["messages"][0]["content"])
+
+    @property
     def format(self) -> str:
         return str(self.body.get("response_format", {}).get("type", "text"))
 
@@ -79,6 +84,8 @@ class Response:
 
 Behaviour = Callable[[Request], Response]
 Scorer = Callable[[Request], dict[str, float]]
+StepScorer = Callable[[Request], dict[str, Any]]
+"""By trajectory, what stands under ``steps``."""
 
 
 # What it can answer
@@ -95,6 +102,23 @@ def score_of(content: dict[str, Any]) -> float:
         return 0.0
     share = profit_share(content)
     return 0.5 if share is None else round(0.25 + 0.75 / (1 + math.exp(-10 * share)), 4)
+
+
+def by_result(request: Request) -> dict[str, Any]:
+    """Each numbered step by its own result: 0 if it failed, 0.9 if it won, 0.1 if it lost; none for a single one."""
+    return {
+        shown.id: [{"step": step["step"], "score": score_of_step(step)} for step in shown.content["steps"]]
+        if len(shown.content["steps"]) > 1
+        else []
+        for shown in request.shown
+    }
+
+
+def score_of_step(step: Mapping[str, Any]) -> float:
+    if "failed" in step:
+        return 0.0
+    gains = re.findall(r"came to ([+-][\d.]+)%", str(step.get("result", "")))
+    return 0.5 if not gains else 0.9 if float(gains[0]) > 0 else 0.1
 
 
 def profit_share(content: Mapping[str, Any]) -> float | None:
@@ -119,24 +143,40 @@ def completion(text: str | None, *, finish_reason: str = "stop", refusal: str | 
     return Response(body=body | more)
 
 
-def entries(scores: dict[str, float], corrections: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+def entries(
+    scores: dict[str, float],
+    corrections: Mapping[str, float] | None = None,
+    steps: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
     return [
         {"trajectory_id": id_, "explanation": f"It earned {score}.", "score": score}
         | ({} if corrections is None else {"correction": corrections[id_]})
+        | ({} if steps is None else {"steps": steps[id_]})
         for id_, score in scores.items()
     ]
 
 
-def scored(scores: dict[str, float], corrections: Mapping[str, float] | None = None) -> Response:
-    return completion(json.dumps({"scores": entries(scores, corrections)}))
+def scored(
+    scores: dict[str, float],
+    corrections: Mapping[str, float] | None = None,
+    steps: Mapping[str, Any] | None = None,
+) -> Response:
+    return completion(json.dumps({"scores": entries(scores, corrections, steps)}))
 
 
-def honest(scorer: Scorer = by_profit, delay: float = 0.0, corrector: Scorer | None = None) -> Behaviour:
-    """``corrector`` says what hindsight shows about the reasons, in the second of two passes."""
+def honest(
+    scorer: Scorer = by_profit,
+    delay: float = 0.0,
+    corrector: Scorer | None = None,
+    step_scorer: StepScorer = by_result,
+) -> Behaviour:
+    """``corrector`` says what hindsight shows about the reasons, in the second of two passes; ``step_scorer`` what each
+    decision is worth, if that is asked."""
 
     def behave(request: Request) -> Response:
         corrections = corrector(request) if corrector is not None and request.asks_correction else None
-        response = scored(scorer(request), corrections)
+        steps = step_scorer(request) if request.asks_steps else None
+        response = scored(scorer(request), corrections, steps)
         return Response(response.status, response.body, delay=delay)
 
     return behave

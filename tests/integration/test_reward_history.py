@@ -24,9 +24,13 @@ from trainer.cli import lineage as lineage_command
 from trainer.inference.policy import CpuPolicy
 from trainer.ledger.rewards import StoredHistory, history_of_step
 from trainer.rewards import RewardHistory
+from trainer.run.leave_one_out import HELD
 from trainer.train.backends.prepare import prepare
 from trainer.train.reward_history import differences, rebuilt
 from trainer.types import JudgedGroup
+from trainer.world.agents import scripted_cast
+from trainer.world.market import Market
+from trainer.world.play import play_windows
 
 
 @pytest.fixture
@@ -177,3 +181,17 @@ async def test_running_baselines_come_from_what_was_trained_and_are_rebuilt_also
         assert differences(history, one.scores) == []
     means, usual = await world.ledger.running_means("hindsight")
     assert min(means.values()) < usual < max(means.values())
+
+
+async def test_leave_one_out_is_in_the_history_and_rebuilt(database: Database, tmp_path: Path) -> None:
+    hours = hours_before(number=4)
+    await play_windows(database, tmp_path / "spool", Market(7, 0.2, "one", 2), scripted_cast(5, 7), hours)
+    played = World(database, tmp_path)
+    settings: dict[str, Any] = {"baseline": "leave-one-out", "held_out_share": 0, "judge": "outcome"}
+    await played.train(FakeBackend(tmp_path), **settings)
+    found = await stored(played, 2)
+    assert len(found) == 2
+    for one, history in found:
+        assert {member.graded.whose for member in history.members} == {HELD}
+        assert any(member.graded.baseline != 0 for member in history.members)
+        assert differences(history, one.scores) == []

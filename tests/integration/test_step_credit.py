@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import random
 import sys
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -20,6 +22,8 @@ from data_bridge.scoring import Scored, ScoreRequest
 from tests.builders import WINDOW, make_action, make_call, make_step, make_trajectory
 from tests.builders_training import make_batch, make_trainee
 from tests.tiny_model import shared_tiny_model
+from trainer.cli import lineage as lineage_command
+from trainer.config.training import CpuTrainee
 from trainer.inference.policy import CpuPolicy
 from trainer.judge.outcome import OutcomeJudge
 from trainer.ledger.model_lock import hold
@@ -196,3 +200,57 @@ def test_reading_is_learnt_in_seven_tenths_of_the_steps_that_whole_trajectories_
     trial = _benchmark()
     shares = [trial.steps_needed(seed, 0.0, 0.5) / trial.steps_needed(seed, 0.0, None) for seed in range(8)]
     assert np.mean(shares) <= 0.7
+
+
+async def test_a_potential_is_in_the_reward_history_and_rebuilt_to_the_last_bit(
+    database: Database, database_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Agents whose accounts went different ways; the last decision of each is worth less the richer it was then."""
+    group = hour((0.1, 0.1, 0.1), ANSWERS)
+    rows = [
+        msgspec.structs.replace(
+            row,
+            steps=[
+                msgspec.structs.replace(
+                    step, state=msgspec.structs.replace(step.state, lifetime_pnl=7.0 * agent**2 * n)
+                )
+                for n, step in enumerate(row.steps)
+            ],
+        )
+        for agent, row in enumerate(group.trajectories)
+    ]
+    batch = make_batch(await judged(replace(group, trajectories=tuple(rows))))
+    trainee = make_trainee(min_spread=0.0, step_credit=True, potential="equity", step_discount=0.7)
+    prepared, plain = await prepare(batch, trainee), await prepare(batch, _without_potential(trainee))
+    assert prepared.history is not None
+    assert plain.history is not None
+    assert prepared.history.rule.discount == 0.7
+    for one, other in zip(prepared.history.members, plain.history.members, strict=True):
+        agent, number = int(one.graded.trajectory_id[1:]), one.graded.step or 0
+        assert (one.graded.potential, one.graded.ahead) == (7.0 * agent**2 * number / 1000, 3 - number)
+        assert one.graded.score == other.graded.score
+        assert (one.advantage == pytest.approx(other.advantage, abs=1e-12)) is (number == 0), "they began alike"
+
+    ledger, nothing = Ledger(database), RunPlan((), (), 0.0, 0)
+    names = {"model": "hindsight", "base_model": "tiny", "backend": "fake", "fingerprint": "same"}
+    await ledger.start_run("run-1", **names, settings={}, plan=nothing)
+    record = replace(record_of(replace(prepared, exclusions=()), "run-1", 1), exclusions=())
+    async with hold(database, "hindsight") as lock:
+        await ledger.batch_prepared(lock, record)
+        point = Checkpoint("hindsight", 1, "tiny", "fake", "/checkpoints/0001")
+        await ledger.batch_trained(lock, record, StepResult(point, 10, {}), {})
+    found = await history_of_step(database, "hindsight", 1)
+    assert found is not None
+    assert found.history == prepared.history
+
+    flags = ["hindsight@step1", "--rewards", "--database-url", database_url, "--home", str(tmp_path)]
+    assert await asyncio.to_thread(lineage_command.main, flags) == 0
+    told = capfd.readouterr().out
+    assert "Rebuilt bit for bit" in told
+    assert "potential" in told
+    await database.pool.execute("UPDATE hindsight.rewards SET potential = potential + 1e-9 WHERE step = 2")
+    assert await asyncio.to_thread(lineage_command.main, flags) == 4
+
+
+def _without_potential(trainee: CpuTrainee) -> CpuTrainee:
+    return replace(trainee, training=trainee.training.model_copy(update={"potential": "off"}))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
+from tests.builders import hours_before, insert_window
 from tests.builders_training import good_and_bad_batch
 from tests.integration.test_cpu_backend import likelihood, opened, train
 from tests.tiny_model import shared_tiny_model, tiny_model_directory
+from tests.trainer_command import ON_LOG, Command
+from trainer.cli import lineage as lineage_command
+from trainer.ledger.lineage import walk_back
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +74,37 @@ async def test_an_adapter_of_another_base_model_is_refused(tmp_path: Path, tiny:
     other = tiny_model_directory(tmp_path / "other", seed=1)
     with pytest.raises(ConfigurationError, match="was trained on"):
         await opened(tmp_path, other, model="target", init_from="source@step2")
+
+
+async def test_the_lineage_of_a_model_that_began_with_anothers_adapter_goes_on_in_that_one(
+    database: Database, database_url: str, tmp_path: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hours = hours_before(number=6)
+    command = Command(database_url, tmp_path / "home", tiny)
+    judged = (*ON_LOG, "--judge", "outcome", "--held-out-share", "0", "--max-steps", "1")
+    for model, own, more in (("source", hours[:3], ()), ("target", hours[3:], ("--init-from", "source@step1"))):
+        for window_id in own:
+            await insert_window(database.pool, window_id, agents=3)
+        code, output = await command.run(*judged, "--model", model, *more)
+        assert code == 0, output
+    found = await walk_back(database, "target", 2, depth=0)
+    assert [(one.checkpoint.name, one.begun_from) for one in found] == [
+        ("target@step2", None),
+        ("target@step1", "source@step1"),
+        ("source@step1", None),
+    ]
+    assert set(found[-1].window_ids) < set(hours[:3])
+    flags = ["--database-url", database_url, "--home", str(tmp_path / "home")]
+
+    async def told(*arguments: str) -> str:
+        assert await asyncio.to_thread(lineage_command.main, [*arguments, *flags]) == 0
+        return capfd.readouterr().out
+
+    first = await told("target@step1")
+    assert "from:        source@step1, whose adapter it is (--init-from)" in first
+    assert "Parent: source@step1 (--depth 0 shows the whole history)." in first
+    assert "source@step1, trained" in await told("target@step2", "--depth", "0")
+    assert json.loads(await told("target@step1", "--json"))["lineage"][0]["begun_from"] == "source@step1"
+    assert "no rewards" in await told("target@step1", "--rewards")
+    await database.pool.execute("DELETE FROM hindsight.checkpoints WHERE model = 'source'")
+    assert "Parent: source@step1 (this ledger has nothing of it)." in await told("target@step1", "--depth", "0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from data_bridge.authorship import Lineage, Served, plain_names
 from tests.builders import make_action, make_call, make_outcomes, make_step, make_trajectory
 from tests.unit.test_credit import IDENTITY
 from trainer.ledger.batches import TrainedStep
@@ -9,6 +10,7 @@ from trainer.train.collapse import AnswerTally, forks_in, step_back
 from trainer.train.thresholds import parse_thresholds
 from trainer.types import Group, JudgedGroup, Verdict
 
+OWN = Lineage("hindsight")
 LIMITS = parse_thresholds(("answer_share>0.95",))
 
 
@@ -27,15 +29,26 @@ def trained(step: int, share: float | None, played_by: int, parent: int | None =
 
 
 def test_the_answers_of_the_last_steps_are_counted_whatever_the_hours() -> None:
-    tally = AnswerTally("hindsight")
+    tally = AnswerTally(OWN)
     assert "answer_share" not in tally.add([hour(["BUY"] * 8)]), "eight replies say nothing yet"
     metrics = tally.add([hour(["BUY"] * 8), hour(["SELL"] * 8), hour(["SELL"] * 4 + ["BUY"] * 4)])
     assert metrics == {"answer_share": 20 / 32, "agreement": (1 + 1 + 0.5) / 3, "played_by_step": 3}
 
 
 def test_what_others_wrote_is_not_counted() -> None:
-    metrics = AnswerTally("hindsight").add([hour(["BUY", "SELL"] * 20, model="explorer")])
+    metrics = AnswerTally(OWN).add([hour(["BUY", "SELL"] * 20, model="explorer")])
     assert metrics == {}
+
+
+def test_the_base_model_under_any_name_and_a_name_without_a_step_are_the_trained_models_own() -> None:
+    """As for a ratio: a model that agents run under another name may collapse as well."""
+    began = hour(["BUY"]).group.trajectories[0].start_time
+    known = Lineage("hindsight", plain_names(["HuggingFaceTB/SmolLM2-135M-Instruct"]), (Served(4, began),))
+    base = [hour(["BUY"] * 20 + ["SELL"] * 20, model="smollm2-135m-instruct")]
+    assert AnswerTally(OWN).add(base) == {}, "by the name alone it is somebody else"
+    assert AnswerTally(known).add(base) == {"answer_share": 0.5, "agreement": 0.5, "played_by_step": 0}
+    plain = AnswerTally(known).add([hour(["BUY"] * 40, model="hindsight")])
+    assert plain == {"answer_share": 1.0, "agreement": 1.0, "played_by_step": 4}
 
 
 def test_a_row_has_one_vote_on_who_played_however_many_calls_it_has() -> None:
@@ -44,7 +57,7 @@ def test_a_row_has_one_vote_on_who_played_however_many_calls_it_has() -> None:
     rows = (*honest, liar)
     verdicts = tuple(Verdict(row.trajectory_id, 0.5, 0.0, "") for row in rows)
     group = JudgedGroup(Group("g", liar.window_id, rows, make_outcomes()), verdicts, IDENTITY, "key")
-    assert AnswerTally("hindsight").add([group])["played_by_step"] == 3
+    assert AnswerTally(OWN).add([group])["played_by_step"] == 3
 
 
 def test_back_to_the_last_step_that_still_gave_different_answers() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from data_bridge.authorship import Lineage
 from tests.builders import make_call, make_step, make_trajectory
 from tests.builders_ledger import make_judged
 from trainer.train.selection import advantages as advantages_of
@@ -26,7 +27,7 @@ def test_the_histogram_counts_every_value_once() -> None:
 
 
 def test_a_batch_is_summed_up() -> None:
-    metrics = of_batch([make_judged((0.0, 1.0)), make_judged((0.5, 0.5, 0.8))], "hindsight", 0, scale=False)
+    metrics = of_batch([make_judged((0.0, 1.0)), make_judged((0.5, 0.5, 0.8))], Lineage("hindsight"), 0, scale=False)
     assert metrics["reward"] == pytest.approx((0 + 1 + 0.5 + 0.5 + 0.8) / 5)
     assert metrics["reward_spread"] == pytest.approx((1.0 + 0.3) / 2)
     assert metrics["judge_order_spread"] == pytest.approx(0.1)
@@ -39,4 +40,4 @@ def test_the_age_of_the_policy_that_played_is_read_off_the_log() -> None:
     calls = [make_call(model=author) for author in authors]
     judged = make_judged((0.0, 1.0))
     group = replace(judged.group, trajectories=(make_trajectory(steps=[make_step(calls=calls)]),))
-    assert sampling_ages([replace(judged, group=group)], "hindsight", 6) == [3, 1]
+    assert sampling_ages([replace(judged, group=group)], Lineage("hindsight"), 6) == [3, 1]

@@ -91,7 +91,7 @@ async def _examined(
     from trainer.judge.open import identity_of
     from trainer.ledger.certificates import keep
 
-    identity = identity_of(settings.judge.asked_in(1, passes))
+    identity = identity_of(settings.judge.asked_in(1, passes), with_steps=settings.judge.step_credit)
     _announce(settings, identity, materials, passes)
     async with AsyncExitStack() as stack:
         examiners = await _open(settings, identity, database, stack, passes)
@@ -159,15 +159,16 @@ def _announce(settings: CertifySettings, identity: JudgeIdentity, materials: Seq
     from trainer.judge.text import count_tokens
     from trainer.judge.view import view_of
 
-    calls = tokens = 0
+    calls = tokens = scored = 0
     for material in materials:
         first = view_of(material.groups[0], settings.judge.purposes)
         needed = calls_needed(material)
         calls += needed
         tokens += needed * sum(count_tokens(body.whole) for body in first.trajectories)
+        scored += needed * sum(body.decisions for body in first.trajectories)
     asked = settings.judge.asked_in(1, passes)
     decisions = sum(len(group.trajectories) for material in materials for group in material.groups)
-    price = estimate(calls, tokens, asked)
+    price = estimate(calls, tokens, asked, scored_decisions=scored if settings.judge.step_credit else 0)
     how = " in two passes" if identity.has_two_passes else ""
     say(f"Examining {identity.judge} on {counted(decisions, 'decision')}{how}: {price}.", to=sys.stderr)
 
@@ -184,7 +185,15 @@ async def _open(
 
     async def view(orders: int, purpose: str, beside: Examined | None = None) -> Examined:
         asked = settings.judge.asked_in(orders, passes)
-        opened = open_judge(asked, settings.secrets, database, run_id, purpose=purpose + occasion, beside=beside)
+        opened = open_judge(
+            asked,
+            settings.secrets,
+            database,
+            run_id,
+            purpose=purpose + occasion,
+            beside=beside,
+            with_steps=settings.judge.step_credit,
+        )
         return await stack.enter_async_context(opened)
 
     first = await view(1, "certify")

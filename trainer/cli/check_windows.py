@@ -40,7 +40,8 @@ async def _check_all(settings: CheckSettings) -> int:
 
     async with database_of(settings, read_only=settings.secrets.database_url is not None, existing=True) as database:
         with _progress(quiet=settings.output.json_output) as on_window:
-            report = await check_log(database, settings.windows, settings.groups, settings.judge, on_window=on_window)
+            parts = (settings.windows, settings.groups, settings.judge)
+            report = await check_log(database, *parts, step_credit=settings.judge.step_credit, on_window=on_window)
     if settings.output.json_output:
         say_json(report.as_json())
     else:

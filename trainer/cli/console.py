@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError

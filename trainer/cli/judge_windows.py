@@ -54,7 +54,13 @@ async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: 
 
     async with (
         database_of(settings, migrate=True) as database,
-        open_judge(settings.judge, settings.secrets, database, f"judge-{uuid.uuid4().hex[:12]}") as judge,
+        open_judge(
+            settings.judge,
+            settings.secrets,
+            database,
+            f"judge-{uuid.uuid4().hex[:12]}",
+            with_steps=settings.judge.step_credit,
+        ) as judge,
     ):
         say(describe(judge.identity), to=sys.stderr)
         rules = await _rules(settings, database)
@@ -142,13 +148,15 @@ async def _estimate(
     from trainer.judge.cost import estimate
     from trainer.plan.grouping import partition
 
-    groups = judge_tokens = 0
+    groups = judge_tokens = decisions = 0
     async with aclosing(windows):
         async for window in windows:
             formed = partition(summarise(check(window, rules)).usable, settings.groups, settings.judging.seed).groups
             groups += len(formed)
             judge_tokens += sum(member.judge_tokens for group in formed for member in group)
-    return estimate(groups, judge_tokens, settings.judge)
+            decisions += sum(member.decisions for group in formed for member in group)
+    scored = decisions if settings.judge.step_credit else 0
+    return estimate(groups, judge_tokens, settings.judge, scored_decisions=scored)
 
 
 async def _write_back(database: Database, window: WindowVerdicts) -> None:

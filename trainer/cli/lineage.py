@@ -55,15 +55,28 @@ async def _work(settings: LineageSettings) -> int:
         _show_ancestor(ancestor)
     if not ancestors:
         say(f"{asked.name} is the untrained base model: it has no training history.")
-    elif ancestors[-1].parent_step > 0:
-        say(f"Parent: {asked.model}@step{ancestors[-1].parent_step} (--depth 0 shows the whole history).")
+    else:
+        _show_parent(ancestors[-1], is_whole=settings.lineage.depth == 0)
     return 0
+
+
+def _show_parent(oldest: Ancestor, *, is_whole: bool) -> None:
+    """What comes before the last checkpoint that was shown."""
+    parent = f"{oldest.checkpoint.model}@step{oldest.parent_step}" if oldest.parent_step > 0 else oldest.begun_from
+    if parent is not None:
+        more = "this ledger has nothing of it" if is_whole else "--depth 0 shows the whole history"
+        say(f"Parent: {parent} ({more}).")
 
 
 def _show_ancestor(ancestor: Ancestor) -> None:
     from trainer.cli.tables import show_heading
 
     point = ancestor.checkpoint
+    if ancestor.begun_from is not None:
+        show_heading(f"{point.name}, begun {ancestor.trained_at:%Y-%m-%d %H:%M} UTC", sys.stdout)
+        say(f"  {'base model:':<12} {point.base_model} ({point.backend})", f"  {'files:':<12} {point.location}")
+        say(f"  {'from:':<12} {ancestor.begun_from}, whose adapter it is (--init-from); nothing was trained for it")
+        return
     show_heading(f"{point.name}, trained {ancestor.trained_at:%Y-%m-%d %H:%M} UTC", sys.stdout)
     windows, metrics = ancestor.window_ids, ancestor.metrics
     facts = {

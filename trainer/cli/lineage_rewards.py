@@ -47,6 +47,7 @@ def _show(point: Checkpoint, found: StoredHistory, members: Sequence[MemberRewar
         say(
             f"  rule: validity {rule.validity:g}, an hour's weight at most {rule.most_weight:g}, advantages "
             f"{'divided by' if rule.scale else 'not divided by'} the group's deviation"
+            + (f", decisions shaped by a potential at discount {rule.discount:g}" if _is_shaped(members) else "")
         )
     numbers = ("validity", "decision", "weight", "credit", "advantage")
     show_table(
@@ -55,9 +56,18 @@ def _show(point: Checkpoint, found: StoredHistory, members: Sequence[MemberRewar
             Column("trajectory", [printable(one.graded.trajectory_id, 40) for one in members]),
             Column("answer", [one.graded.answer or "invalid" for one in members], rank=1),
             Column("verdict", [f"{one.graded.score:.3f}" for one in members], is_number=True),
+            *(
+                [Column("potential", [f"{one.graded.potential:+.4f}" for one in members], is_number=True)]
+                if _is_shaped(members)
+                else []
+            ),
             *(Column(name, [f"{getattr(one, name):+.4f}" for one in members], is_number=True) for name in numbers),
             Column("", ["" if one.graded.trajectory_id in found.trained else "mean only" for one in members]),
         ],
         sys.stdout,
         good=[one.graded.trajectory_id in found.trained for one in members],
     )
+
+
+def _is_shaped(members: Sequence[MemberReward]) -> bool:
+    return any(one.graded.ahead for one in members)

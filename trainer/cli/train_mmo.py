@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def work(settings: TrainSettings) -> int:
     from trainer.judge.open import describe, identity_of
     from trainer.promote.publish import check_canary
+    from trainer.run.leave_one_out import refuse_unknown_counterfactual
     from trainer.run.live_view import open_view
     from trainer.train.backends.choose import choose_backend
 
@@ -54,12 +55,14 @@ async def work(settings: TrainSettings) -> int:
     view = open_view(quiet=settings.output.json_output)
     try:
         if settings.run.dry_run and settings.run.simulate != "off" and not has_database(settings):
+            refuse_unknown_counterfactual(settings, simulated=True)
             return await _dry_run(settings, None, True, None)  # a look creates no home
         async with database_of(settings, migrate=not settings.run.dry_run, existing=settings.run.dry_run) as database:
             simulated = settings.run.simulate == "on" or (settings.run.simulate == "auto" and database.is_embedded)
+            refuse_unknown_counterfactual(settings, simulated=simulated)
             view.say(f"Database: {database.label}.")
             view.say(f"Backend: {choice}.")
-            view.say(describe(identity_of(settings.judge)))
+            view.say(describe(identity_of(settings.judge, with_steps=settings.judge.step_credit)))
             await _check_certificate(settings, database, view)
             warning = None if simulated else await _why_not_promoted(settings, database)
             if warning is not None:
@@ -91,7 +94,7 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
     from trainer.judge.open import identity_of
     from trainer.ledger.certificates import find
 
-    identity = identity_of(settings.judge)
+    identity = identity_of(settings.judge, with_steps=settings.judge.step_credit)
     certificate = await find(database, identity)
     fault = "has no certificate" if certificate is None else certificate.fault
     if certificate is not None and fault is None:
@@ -153,7 +156,9 @@ def _simulated_plan(settings: TrainSettings) -> dict[str, object]:
     windows = settings.run.iterations * settings.run.windows_per_iteration
     groups = windows * -(-settings.market.agents // settings.groups.max_group)
     trajectories = windows * settings.market.agents
-    cost = estimate(groups, trajectories * settings.market.decisions * _TOKENS_OF_A_DECISION, settings.judge)
+    decisions = trajectories * settings.market.decisions
+    scored = decisions if settings.judge.step_credit else 0
+    cost = estimate(groups, decisions * _TOKENS_OF_A_DECISION, settings.judge, scored_decisions=scored)
     return {
         "days": settings.run.iterations,
         "windows": windows,

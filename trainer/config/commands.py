@@ -33,6 +33,7 @@ from trainer.config.sections import (
     ReadinessSettings,
     ServeKeySecrets,
     SplitWindows,
+    TrainingJudge,
     WandbSecrets,
 )
 from trainer.config.settings import Command, Duration, Names, Section, keys_of, setting, variables_of
@@ -61,7 +62,7 @@ class TrainSettings(DatabaseCommand):
     run: RunSettings
     windows: ReadinessSettings
     groups: GroupSettings
-    judge: JudgedSettings
+    judge: TrainingJudge
     model: ModelSettings
     backend: BackendSettings
     chance: ChanceSettings
@@ -76,6 +77,12 @@ class TrainSettings(DatabaseCommand):
     def _judge_is_complete(self) -> Self:
         if self.judge.judge == "llm" and not self.judge.judge_model:
             raise ValueError("--judge llm needs JUDGE_MODEL: name the model that judges")
+        return self
+
+    @model_validator(mode="after")
+    def _shapes_decisions(self) -> Self:
+        if self.training.potential != "off" and not self.judge.step_credit:
+            raise ValueError("--potential shapes the returns of decisions: it needs --step-credit")
         return self
 
 

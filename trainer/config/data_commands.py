@@ -13,16 +13,17 @@ from trainer.config.sections import (
     DatabaseSecrets,
     GroupingSettings,
     JudgeCallSettings,
-    JudgeCostSettings,
-    JudgedSettings,
     JudgePassSettings,
     JudgePriceSettings,
     JudgeSecrets,
     JudgeSettings,
+    JudgeStepSettings,
     MomentSettings,
     PlanSettings,
     ReadinessSettings,
     SplitWindows,
+    SurveyedJudge,
+    TrainingJudge,
     WindowSettings,
 )
 from trainer.config.settings import Duration, Section, setting
@@ -41,7 +42,7 @@ class CheckSettings(DatabaseCommand):
     shown: OneWindowSettings
     windows: ReadinessSettings
     groups: PlanSettings
-    judge: JudgeCostSettings
+    judge: SurveyedJudge
     secrets: DatabaseSecrets
 
 
@@ -100,12 +101,12 @@ class ExaminationSettings(Section):
     seed: int = setting(0, "Seed of the simulated market.")
 
 
-class ExaminedJudge(JudgePriceSettings, JudgePassSettings, JudgeCallSettings):
+class ExaminedJudge(JudgePriceSettings, JudgePassSettings, JudgeStepSettings, JudgeCallSettings):
     """The user cannot choose the number of orders."""
 
     def asked_in(self, orders: int, passes: int | None = None) -> JudgeSettings:
         """The judge's settings for one part of the examination; unset ``passes`` are the user's."""
-        own = {name: getattr(self, name) for name in type(self).model_fields}
+        own = {name: getattr(self, name) for name in type(self).model_fields if name != "step_credit"}
         own["judge_passes"] = passes or self.judge_passes
         return JudgeSettings(judge_orders=orders, judge_order_rule="all", **own)
 
@@ -162,7 +163,7 @@ class JudgeWindowsSettings(DatabaseCommand):
     judging: JudgingSettings
     windows: SplitWindows
     groups: GroupingSettings
-    judge: JudgedSettings
+    judge: TrainingJudge
     secrets: ExaminationSecrets
 
 

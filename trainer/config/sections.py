@@ -201,6 +201,20 @@ class JudgeCostSettings(JudgePriceSettings, JudgeOrderSettings, JudgePassSetting
     """What an estimate of the judge's cost rests on."""
 
 
+class JudgeStepSettings(Section):
+    """Judge."""
+
+    step_credit: bool = setting(
+        False,
+        "Credit each decision by itself: the judge scores the decisions as well as the whole, in the same call. Its "
+        "prompt is another one then, so verdicts from before are not used.",
+    )
+
+
+class SurveyedJudge(JudgeCostSettings, JudgeStepSettings):
+    """What judging a log would cost."""
+
+
 class JudgeCallSettings(Section):
     """Judge."""
 
@@ -235,6 +249,10 @@ class JudgeFailureSettings(Section):
 
 class JudgedSettings(JudgeSettings, JudgeFailureSettings):
     """A judge for many groups, some of which may fail."""
+
+
+class TrainingJudge(JudgedSettings, JudgeStepSettings):
+    """A judge whose verdicts are trained: it may score decisions by themselves."""
 
 
 # Secrets: from a variable or .env

@@ -83,12 +83,13 @@ class ObjectiveSettings(Section):
     epsilon_high: float | None = setting(None, "PPO clip range above 1; unset: as --epsilon.", gt=0)
     importance_level: Literal["token", "sequence"] = setting("token", "Level of the importance ratio.")
     kl: float = setting(0.0, "Weight of the KL penalty to the base model, where the backend has it.", ge=0)
-    step_credit: bool = setting(
-        False,
-        "Credit each decision by itself, where the judge scores decisions (the offline one does).",
-    )
     step_discount: float = setting(
         0.5, "--step-credit: how much of the scores of later decisions a decision is credited with.", ge=0, le=1
+    )
+    potential: Literal["off", "equity"] = setting(
+        "off",
+        "--step-credit: take what a state was worth off the decisions in it, as a potential, which cannot change the "
+        "order of policies; equity: the account's gain so far on its balance.",
     )
     scale_rewards: bool = setting(
         False, "Divide advantages by the group's standard deviation: a close decision counts as much as a clear one."
@@ -158,14 +159,16 @@ class StepLimitSettings(Section):
     )
 
 
-BaselineName = Literal["off", "agent", "role"]
+BaselineName = Literal["off", "agent", "role", "leave-one-out"]
 
 
 class BaselineSettings(Section):
     """Training."""
 
     baseline: BaselineName = setting(
-        "off", "Take what is usual for a member's agent or role off its score: its running mean in what was trained."
+        "off",
+        "Take what is usual for a member's agent or role off its score: its running mean in what was trained; or, in "
+        "the simulated market with the offline judge, what HOLD would have scored in its place.",
     )
 
 
@@ -194,10 +197,10 @@ class TrainingSettings(CpuTrainingSettings, StepLimitSettings, ReplayShareSettin
     """Training."""
 
     groups_per_step: int = setting(12, "Groups in one gradient step.", ge=1, common=True)
-    remainder: Literal["auto", "scale", "full"] = setting(
+    remainder: Literal["auto", "scale", "full", "carry"] = setting(
         "auto",
-        "Groups left over at the end of a pass: trained at their share of the learning rate, or at all of it; auto: "
-        "scale, but full in the simulated market.",
+        "Groups left over at the end of a pass: trained at their share of the learning rate, at all of it, or carried "
+        "to the next pass; auto: scale, but full in the simulated market.",
     )
 
 
@@ -210,6 +213,7 @@ class TraineeSettings:
     model: TrainedModelSettings
     training: ObjectiveSettings
     purposes: tuple[str, ...]
+    step_credit: bool
     min_spread: float
     drawn: tuple[str, ...]
     """Names under which our own exploration answers; see ``ConversionRules``."""

@@ -112,13 +112,14 @@ class Dialect:
     limit_name: str = "max_completion_tokens"
     temperature: float | None = 0.0
 
-    def fields(self, reply_tokens: int, *, with_correction: bool = False) -> dict[str, Any]:
+    def fields(self, reply_tokens: int, *, with_correction: bool = False, with_steps: bool = False) -> dict[str, Any]:
         """The request's fields besides model and messages."""
         fields: dict[str, Any] = {self.limit_name: reply_tokens}
         if self.temperature is not None:
             fields["temperature"] = self.temperature
         if self.structure is Structure.JSON_SCHEMA:
-            wanted = {"name": "scores", "strict": True, "schema": schema(with_correction=with_correction)}
+            shape = schema(with_correction=with_correction, with_steps=with_steps)
+            wanted = {"name": "scores", "strict": True, "schema": shape}
             fields["response_format"] = {"type": "json_schema", "json_schema": wanted}
         elif self.structure is Structure.JSON_MODE:
             fields["response_format"] = {"type": "json_object"}
@@ -191,7 +192,9 @@ class Endpoint:
         from openai import APIConnectionError, APIStatusError
 
         messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
-        fields = dialect.fields(self._reply_tokens, with_correction=prompt.with_correction)
+        fields = dialect.fields(
+            self._reply_tokens, with_correction=prompt.with_correction, with_steps=bool(prompt.decisions)
+        )
         body = {"model": self._model, "messages": messages, **fields}
         try:
             async with asyncio.timeout(self._timeout):

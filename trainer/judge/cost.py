@@ -27,6 +27,9 @@ SAMPLE_SHARE = 0.1
 REPLY_TOKENS = 600
 """Average tokens of one reply: eight explanations of two sentences."""
 
+STEP_TOKENS = 14
+"""Tokens of the score of one decision, with its number, where the judge is asked for them."""
+
 _DATED = re.compile(r"-\d{4}-?\d{2}-?\d{2}$")  # a snapshot that is not listed has the price of its family
 _TABLE = "model_prices_and_context_window_backup.json"
 _WRONG_UNIT = 1_000  # dollars per million tokens: a higher list price is a mistake in the table
@@ -125,11 +128,12 @@ def is_priced(settings: JudgePriceSettings) -> bool:
     return not uses_llm(settings) or price_of(settings) is not None
 
 
-def estimate(groups: int, judge_tokens: int, settings: JudgeCostSettings) -> CostEstimate:
+def estimate(groups: int, judge_tokens: int, settings: JudgeCostSettings, *, scored_decisions: int = 0) -> CostEstimate:
     """The cost of judging ``groups`` groups whose agents' text has ``judge_tokens`` tokens in total.
 
     The text counts once for each pass and each order that may be asked for; a prompt is never longer than
-    ``--judge-context``.
+    ``--judge-context``. ``scored_decisions`` are those that the judge scores by themselves, once in each order: of two
+    passes only the first is asked for them.
     """
     if not uses_llm(settings):
         return CostEstimate(0, 0, 0, 0.0, is_llm=False)
@@ -139,7 +143,8 @@ def estimate(groups: int, judge_tokens: int, settings: JudgeCostSettings) -> Cos
     times = settings.judge_orders * settings.judge_passes
     calls = groups * times
     shown = min(groups * FIXED_TOKENS + judge_tokens, groups * settings.judge_context)
-    prompt, completion = shown * times, calls * REPLY_TOKENS
+    prompt = shown * times
+    completion = calls * REPLY_TOKENS + scored_decisions * STEP_TOKENS * settings.judge_orders
     is_adaptive = settings.judge_order_rule == "adaptive" and settings.judge_orders > 1
     least = (1 + SAMPLE_SHARE) / settings.judge_orders if is_adaptive else 1.0
     return CostEstimate(

@@ -23,7 +23,7 @@ from trainer.judge.prompt import PROMPT_VERSION, load_rubric
 from trainer.judge.ruler import LlmJudge
 from trainer.ledger.order_decisions import MemoryDecisions, PostgresDecisions
 from trainer.ledger.verdicts import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
-from trainer.types import TWO_PASSES, Judge, JudgeIdentity
+from trainer.types import TWO_PASSES, WITH_STEPS, Judge, JudgeIdentity
 
 
 @asynccontextmanager
@@ -37,12 +37,14 @@ async def open_judge(
     retry: Retry | None = None,
     lease: timedelta = LEASE,
     beside: Judge | None = None,
+    with_steps: bool = False,
 ) -> AsyncIterator[LlmJudge | OutcomeJudge]:
     """The judge of ``settings``. Without a database its verdicts are kept for this process only.
 
     ``run_id`` is the run that pays: what its earlier attempts spent counts towards ``--max-cost``.
     ``purpose`` is part of the verdicts' key: the same group under another purpose is judged, and paid for, again.
     The new judge shares the limits on cost and on calls in flight with the judge given as ``beside``.
+    ``with_steps``: an LLM scores each decision too (--step-credit); the offline judge always does.
     """
     async with AsyncExitStack() as stack:
         store: VerdictStore = MemoryVerdicts()
@@ -52,7 +54,7 @@ async def open_judge(
             yield OutcomeJudge(store if database is not None else None, settings.purposes)
             return
         refuse_unusable(settings, secrets)
-        identity = identity_of(settings)
+        identity = identity_of(settings, with_steps=with_steps)
         endpoint = Endpoint(
             model=identity.judge,
             base_url=settings.judge_base_url,
@@ -85,6 +87,7 @@ async def open_judge(
             purposes=settings.purposes,
             purpose=purpose,
             passes=settings.judge_passes,
+            with_steps=with_steps,
             skips_equal=settings.judge_order_rule == "adaptive",
         )
 
@@ -127,18 +130,19 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def identity_of(settings: JudgeSettings) -> JudgeIdentity:
+def identity_of(settings: JudgeSettings, *, with_steps: bool = False) -> JudgeIdentity:
     """Which judge and rubric these settings select, without opening anything."""
     if not uses_llm(settings):
         return IDENTITY
     if not settings.judge_model:
         raise ConfigurationError("--judge llm needs JUDGE_MODEL: name the model that judges.")
     rubric = load_rubric(settings.rubric)
+    asked = (WITH_STEPS if with_steps else "") + (TWO_PASSES if settings.judge_passes == 2 else "")
     return JudgeIdentity(
         judge=settings.judge_model,
         rubric=rubric.name,
         rubric_version=rubric.version,
-        prompt_version=PROMPT_VERSION if settings.judge_passes == 1 else f"{PROMPT_VERSION}{TWO_PASSES}",
+        prompt_version=f"{PROMPT_VERSION}{asked}",
         is_llm=True,
     )
 
@@ -154,5 +158,6 @@ def describe(identity: JudgeIdentity) -> str:
     """The sentence about the judge in every report."""
     if not identity.is_llm:
         return "Judged offline by profit at the game's prices, risk and valid actions: a stand-in, not an LLM."
-    passes = ", in two passes" if identity.has_two_passes else ""
-    return f"Judged by {identity.judge} with the rubric {identity.rubric} (version {identity.rubric_version}){passes}."
+    how = ", in two passes" if identity.has_two_passes else ""
+    how += ", decision by decision" if identity.scores_steps else ""
+    return f"Judged by {identity.judge} with the rubric {identity.rubric} (version {identity.rubric_version}){how}."

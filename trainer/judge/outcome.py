@@ -98,7 +98,9 @@ class OutcomeJudge:
         if self.store is not None:
             by_id = {verdict.trajectory_id: verdict for verdict in verdicts}
             scored = tuple(
-                JudgedTrajectory(shown.digest, verdict.trajectory_id, verdict.score, verdict.explanation)
+                JudgedTrajectory(
+                    shown.digest, verdict.trajectory_id, verdict.score, verdict.explanation, steps=verdict.steps
+                )
                 for shown in view.trajectories
                 for verdict in [by_id[shown.trajectory.trajectory_id]]
             )

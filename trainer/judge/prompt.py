@@ -63,6 +63,13 @@ with exactly one entry for each trajectory, under its own id. "score" is your sc
 cause that the agent named proved to be at work, below 0 if it overlooked or misread something that it could have known.
 That it won or lost is no correction; where nothing but the result speaks, it is 0."""
 
+_REPLY_WITH_STEPS = """Reply with one JSON object and nothing else:
+{"scores": [{"trajectory_id": "<id>", "explanation": "<one or two sentences>", "score": <number from 0 to 1>,
+"steps": [{"step": <number>, "score": <number from 0 to 1>}]}]}
+with exactly one entry for each trajectory, under its own id. "score" is for the trajectory as a whole. "steps" scores
+each of its decisions by itself, by the same rubric, under the number that it has in "step": how good that one decision
+was, whatever came before or after it. A trajectory with a single step needs none: "steps" is [] there."""
+
 _FACTS = """\
 - Only <ground_truth> and the fields named "result" are facts: they are computed from the game's own prices. All else
   was written by the agent itself, and nobody has checked it. Figures under "claimed" (balances, profits, prices),
@@ -125,12 +132,13 @@ def parse_rubric(name: str, content: str) -> Rubric:
     return Rubric(name=name, version=f"{match['version'] if match else '0'}-{digest}", text=text)
 
 
-def _rules(view: GroupView, rubric: Rubric) -> str:
+def _rules(view: GroupView, rubric: Rubric, *, with_steps: bool) -> str:
     """The same for all groups that are shown in the same way, so that a provider's cache serves it."""
+    reply = _REPLY_WITH_STEPS if with_steps else _REPLY
     if view.is_blind:
-        parts = {"opening": _BLIND, "truth": "", "results": "what failed", "facts": _BLIND_FACTS, "reply": _REPLY}
+        parts = {"opening": _BLIND, "truth": "", "results": "what failed", "facts": _BLIND_FACTS, "reply": reply}
     else:
-        reply = _REPLY if view.blind is None else _REPLY_OF_SECOND
+        reply = reply if view.blind is None else _REPLY_OF_SECOND
         parts = {
             "opening": _HINDSIGHT,
             "truth": _TRUTH,
@@ -162,6 +170,8 @@ class Prompt:
     """Upper estimate of its length."""
     with_correction: bool = False
     """Whether it asks what hindsight shows about the reasons: in the second of two passes."""
+    decisions: tuple[int, ...] = ()
+    """Where it asks for the scores of decisions: how many each trajectory has, in the view's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +186,8 @@ class FittedGroup:
     """Upper estimate for the whole prompt."""
     shortened: int
     characters_cut: int
+    with_steps: bool = False
+    """Whether it asks for the scores of decisions; of two passes, the first does."""
 
     def prompt(self, order: Sequence[int], nonce: bytes, fault: str | None = None) -> Prompt:
         """The question with the trajectories in ``order``, with ids from ``nonce`` and the last reply's ``fault``."""
@@ -187,12 +199,17 @@ class FittedGroup:
         if fault is not None:
             user += "\n\n" + _AGAIN.format(fault=_ADVICE.get(fault, fault)[:_MAX_FAULT])
         digest = hashlib.blake2b(f"{self.system}\x1f{numbered}".encode(), digest_size=16).hexdigest()
-        return Prompt(self.system, user, ids, digest, self.prompt_tokens, self.view.blind is not None)
+        asked = tuple(one.decisions for one in self.view.trajectories) if self.with_steps else ()
+        return Prompt(self.system, user, ids, digest, self.prompt_tokens, self.view.blind is not None, asked)
 
 
-def fit(view: GroupView, rubric: Rubric, context_tokens: int) -> FittedGroup:
-    """The view shortened to ``context_tokens``. OverContext names the trajectories that do not fit their share."""
-    system = _rules(view, rubric)
+def fit(view: GroupView, rubric: Rubric, context_tokens: int, *, with_steps: bool = False) -> FittedGroup:
+    """The view shortened to ``context_tokens``. OverContext names the trajectories that do not fit their share.
+
+    ``with_steps``: the judge scores decisions as well. Of two passes the first does, which knows no outcome.
+    """
+    with_steps = with_steps and view.blind is None
+    system = _rules(view, rubric, with_steps=with_steps)
     blank = ["x" * _ID_LENGTH] * len(view.trajectories)
     frame = system + _user_message(view.ground_truth, blank, [""] * len(blank)) + _AGAIN + "0" * _MAX_FAULT
     sizes = [thirds(trajectory.whole) for trajectory in view.trajectories]
@@ -218,6 +235,7 @@ def fit(view: GroupView, rubric: Rubric, context_tokens: int) -> FittedGroup:
         prompt_tokens=count_tokens(frame + "".join(bodies)),
         shortened=len(cuts),
         characters_cut=sum(cuts),
+        with_steps=with_steps,
     )
 
 

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from trainer.judge.text import clean
 
@@ -19,12 +19,20 @@ MAX_CORRECTION = 0.2
 """What hindsight may add to or take from a score that was given without it."""
 
 
-def schema(*, with_correction: bool) -> dict[str, Any]:
+def schema(*, with_correction: bool, with_steps: bool = False) -> dict[str, Any]:
     """Schema of a reply. One for each kind of call, since endpoints are slow to compile a new one; ids are checked
-    by ``parse``."""
-    entry = {"trajectory_id": {"type": "string"}, "explanation": {"type": "string"}, "score": {"type": "number"}}
+    by ``parse``. A strict schema has no optional fields: no scores of decisions are an empty list."""
+    entry: dict[str, Any] = {
+        "trajectory_id": {"type": "string"},
+        "explanation": {"type": "string"},
+        "score": {"type": "number"},
+    }
     if with_correction:
         entry["correction"] = {"type": "number"}
+    if with_steps:
+        step = {"step": {"type": "integer"}, "score": {"type": "number"}}
+        one = {"type": "object", "properties": step, "required": [*step], "additionalProperties": False}
+        entry["steps"] = {"type": "array", "items": one}
     item = {"type": "object", "properties": entry, "required": [*entry], "additionalProperties": False}
     scores = {"scores": {"type": "array", "items": item}}
     return {"type": "object", "properties": scores, "required": ["scores"], "additionalProperties": False}
@@ -47,10 +55,18 @@ class Score:
     score: float
     explanation: str
     correction: float | None = None
+    steps: tuple[float | None, ...] = ()
+    """One for each decision, None without a usable score; empty if none has one."""
 
 
-def parse(text: str, ids: Sequence[str], *, with_correction: bool = False) -> list[Score]:
-    """One score for each of ``ids``, in their order, whatever order the judge used. BadReply otherwise."""
+def parse(
+    text: str, ids: Sequence[str], *, with_correction: bool = False, decisions: Sequence[int] = ()
+) -> list[Score]:
+    """One score for each of ``ids``, in their order, whatever order the judge used. BadReply otherwise.
+
+    ``decisions``: how many each of ``ids`` has, if they were to be scored too. A fault there costs that score alone.
+    """
+    numbers = dict(zip(ids, decisions, strict=True)) if decisions else {}
     entries = _answer(text, ids).get("scores")
     if not isinstance(entries, list):
         raise BadReply("there is no list named scores")
@@ -64,7 +80,10 @@ def parse(text: str, ids: Sequence[str], *, with_correction: bool = False) -> li
         if given in found:
             raise BadReply(f"the id {given} occurs twice")
         correction = _checked(entry.get("correction"), "correction", MAX_CORRECTION) if with_correction else None
-        found[given] = Score(_checked(entry.get("score")), _explanation(entry.get("explanation")), correction)
+        score, steps = _checked(entry.get("score")), _steps(entry.get("steps"), numbers.get(given, 0))
+        # With a single decision the whole is that decision.
+        steps = (score,) if numbers.get(given) == 1 else steps
+        found[given] = Score(score, _explanation(entry.get("explanation")), correction, steps)
     if len(found) != len(ids):
         raise BadReply(f"{len(found)} of {len(ids)} trajectories have a score")
     return [found[id_] for id_ in ids]
@@ -80,6 +99,21 @@ def _checked(value: object, name: str = "score", either_way: float | None = None
     if not low <= value <= high:
         raise BadReply(f"a {name} is outside {low:g} to {high:g}")
     return float(value)
+
+
+def _steps(entries: object, number: int) -> tuple[float | None, ...]:
+    """The score of each of ``number`` decisions. What is unknown, out of range or told twice gives no score."""
+    found: dict[int, float | None] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        place = entry.get("step") if isinstance(entry, dict) else None
+        if isinstance(place, bool) or not isinstance(place, int) or not 1 <= place <= number:
+            continue
+        try:
+            found[place] = None if place in found else _checked(entry.get("score"))
+        except BadReply:
+            found[place] = None
+    scores = tuple(found.get(place) for place in range(1, number + 1))
+    return scores if any(score is not None for score in scores) else ()
 
 
 def _explanation(text: object) -> str:
@@ -133,11 +167,15 @@ def _names_one_of(ids: Sequence[str], value: dict[str, Any] | BadReply) -> bool:
     return any(isinstance(entry, dict) and entry.get("trajectory_id") in ids for entry in entries)
 
 
-def _not_a_number(_: str) -> NoReturn:
-    raise BadReply("a score is not finite")
+def _not_a_number(_: str) -> float:
+    """``_checked`` says so where it matters: for a decision it costs that score alone."""
+    return math.nan
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) != len(pairs):
+    names = {name for name, _ in pairs}
+    if len(names) != len(pairs):
+        if "step" in names and "trajectory_id" not in names:
+            return {}  # the score of one decision: it has none
         raise BadReply("an object has the same name twice")
     return dict(pairs)

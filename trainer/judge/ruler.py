@@ -69,6 +69,8 @@ class LlmJudge:
     """Part of the key: the same group under another purpose is judged again."""
     passes: int = 1
     """2: the judge first scores the decisions without the outcome, then with it."""
+    with_steps: bool = False
+    """Whether it is asked for the score of each decision as well as of the whole."""
     skips_equal: bool = False
     """Whether a group whose members all did the same is left out unasked: it can teach nothing."""
     _is_answering: bool | None = None
@@ -118,7 +120,7 @@ class LlmJudge:
 
     async def _judge(self, group: Group, bill: Bill, *, may_search: bool) -> JudgedGroup:
         """The verdict on all members of ``group``; AtFault names those without whom there may be one."""
-        view = view_of(group, self.purposes, self.passes)
+        view = view_of(group, self.purposes, self.passes, numbered=self.with_steps)
         key = view.key(self.identity, self.purpose)
         known = await self.store.load(key)
         asked = 0
@@ -196,7 +198,7 @@ class LlmJudge:
         An answer that is stored counts, a refusal only if it ``believes`` it.
         """
         part = replace(group, group_id=f"{group.group_id}/part", trajectories=tuple(members))
-        view = view_of(part, self.purposes, self.passes)
+        view = view_of(part, self.purposes, self.passes, numbered=self.with_steps)
         key = view.key(self.identity, self.purpose)
         if await self.store.load(key):
             return True
@@ -237,7 +239,7 @@ class LlmJudge:
 
     def _fit(self, view: GroupView, context: int) -> FittedGroup:
         try:
-            fitted = fit(view, self.rubric, context)
+            fitted = fit(view, self.rubric, context, with_steps=self.with_steps)
         except OverContext as over:
             detail = f"the decisions alone need more than --judge-context {self.context_tokens} tokens"
             if over.members:
@@ -267,7 +269,7 @@ class LlmJudge:
         before = await self._settle(self._question(blind.view, number), blind, None, bill)
         scores = sorted(before.scores, key=lambda scored: (scored.content, scored.trajectory_id))
         by_id = {
-            shown.trajectory.trajectory_id: scored.score
+            shown.trajectory.trajectory_id: scored
             for shown, scored in zip(blind.view.trajectories, scores, strict=True)
         }
         return await self._settle(self._question(fitted.view, number), fitted, by_id, bill)
@@ -277,11 +279,11 @@ class LlmJudge:
         return JudgeQuestion(view.key(self.identity, self.purpose), number, *where, self.identity, view.is_blind)
 
     async def _settle(
-        self, question: JudgeQuestion, fitted: FittedGroup, blind: Mapping[str, float] | None, bill: Bill
+        self, question: JudgeQuestion, fitted: FittedGroup, blind: Mapping[str, JudgedTrajectory] | None, bill: Bill
     ) -> Judgement:
         """Ask, unless another process is asking: then wait for its verdict, or for its claim to expire.
 
-        ``blind`` has the scores of the first pass by trajectory, if this is the second.
+        ``blind`` has what the first pass said by trajectory, if this is the second.
         """
         while True:
             async with self.claims.slot():
@@ -297,7 +299,7 @@ class LlmJudge:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _ask(
-        self, question: JudgeQuestion, fitted: FittedGroup, blind: Mapping[str, float] | None, bill: Bill
+        self, question: JudgeQuestion, fitted: FittedGroup, blind: Mapping[str, JudgedTrajectory] | None, bill: Bill
     ) -> Judgement:
         # Not from the verdict's key: under another purpose exactly the same question is asked again.
         view = fitted.view
@@ -310,7 +312,7 @@ class LlmJudge:
             try:
                 if answer.fault is not None:
                     raise BadReply(answer.fault)
-                scores = parse(answer.text, asked.ids, with_correction=asked.with_correction)
+                scores = parse(answer.text, asked.ids, with_correction=asked.with_correction, decisions=asked.decisions)
             except BadReply as bad:
                 fault = str(bad)
                 await self.store.record_call(question, replace(call, result=CallResult.BAD_REPLY, fault=fault))
@@ -331,22 +333,35 @@ class LlmJudge:
 
 
 def _scored(
-    view: GroupView, scores: Sequence[Score], blind: Mapping[str, float] | None
+    view: GroupView, scores: Sequence[Score], blind: Mapping[str, JudgedTrajectory] | None
 ) -> tuple[JudgedTrajectory, ...]:
-    """What is stored of one order; ``blind`` are the scores of the first of two passes."""
+    """What is stored of one order; ``blind`` is what the first of two passes said.
+
+    The decisions were scored there: what hindsight shows about an agent's reasons moves all of them alike.
+    """
     one_pass = tuple(
-        JudgedTrajectory(shown.digest, shown.trajectory.trajectory_id, score.score, score.explanation)
+        JudgedTrajectory(
+            shown.digest, shown.trajectory.trajectory_id, score.score, score.explanation, steps=score.steps
+        )
         for shown, score in zip(view.trajectories, scores, strict=True)
     )
     if blind is None:
         return one_pass
-    before = [blind[one.trajectory_id] for one in one_pass]
+    before = [blind[one.trajectory_id].score for one in one_pass]
+    decisions = [blind[one.trajectory_id].steps for one in one_pass]
     corrections = [score.correction or 0.0 for score in scores]
     sides = [side_of(shown.trajectory, view.group.outcomes) for shown in view.trajectories]
     return tuple(
-        replace(one, score=trained, blind=first, hindsight=one.score, correction=correction)
-        for one, trained, first, correction in zip(
-            one_pass, corrected(before, corrections, sides), before, corrections, strict=True
+        replace(
+            one,
+            score=trained,
+            blind=first,
+            hindsight=one.score,
+            correction=correction,
+            steps=tuple(None if step is None else min(1.0, max(0.0, step + trained - first)) for step in steps),
+        )
+        for one, trained, first, correction, steps in zip(
+            one_pass, corrected(before, corrections, sides), before, corrections, decisions, strict=True
         )
     )
 
@@ -367,8 +382,16 @@ def _verdicts(view: GroupView, judgements: Sequence[Judgement], order_sd: float 
             uncertainty=stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else order_sd or 0.0,
             explanation="\n".join(explanations),
             luck=_luck(heard),
+            steps=_steps(heard, shown.decisions),
         )
     return tuple(found[trajectory.trajectory_id] for trajectory in view.group.trajectories)
+
+
+def _steps(heard: Sequence[JudgedTrajectory], decisions: int) -> tuple[float | None, ...]:
+    """The mean score of each decision over the orders that gave it one; empty if none did."""
+    told = [one.steps for one in heard if len(one.steps) == decisions]
+    means = [[score for score in scores if score is not None] for scores in zip(*told, strict=True)]
+    return tuple(fmean(scores) if scores else None for scores in means)
 
 
 def _luck(heard: Sequence[JudgedTrajectory]) -> float | None:

@@ -47,6 +47,11 @@ class TrajectoryView:
     deed: str
     """Digest of what it saw, said and did and what came of it, without what it claims of its books."""
 
+    @property
+    def decisions(self) -> int:
+        """Steps that are shown, and may be scored by themselves."""
+        return sum(map(decides, self.trajectory.steps))
+
     def shown(self, texts: Sequence[str]) -> str:
         """The trajectory as escaped JSON, with these texts in place of its own."""
         parts = [self.around[0]]
@@ -83,20 +88,28 @@ class GroupView:
         return _digest("\x1f".join(parts))
 
 
-def view_of(group: Group, purposes: Collection[str] = DECISIONS, passes: int = 1) -> GroupView:
+def view_of(
+    group: Group, purposes: Collection[str] = DECISIONS, passes: int = 1, *, numbered: bool = False
+) -> GroupView:
     """The group as the judge sees it; ``purposes`` are those of the calls that make decisions, and are trained.
 
-    With two ``passes`` it has a second view, in which no field tells what happened afterwards.
+    With two ``passes`` it has a second view, in which no field tells what happened afterwards. ``numbered`` steps are
+    to be scored by themselves.
     """
-    blind = None if passes == 1 else _group_view(group, purposes, "", MarketOutcomes(), is_blind=True)
-    view = _group_view(group, purposes, encode(_ground_truth(group)), group.outcomes, is_blind=False)
+    blind = None
+    if passes > 1:
+        blind = _group_view(group, purposes, "", MarketOutcomes(), is_blind=True, numbered=numbered)
+    truth = encode(_ground_truth(group))
+    view = _group_view(group, purposes, truth, group.outcomes, is_blind=False, numbered=numbered)
     return replace(view, blind=blind)
 
 
 def _group_view(
-    group: Group, purposes: Collection[str], truth: str, outcomes: MarketOutcomes, *, is_blind: bool
+    group: Group, purposes: Collection[str], truth: str, outcomes: MarketOutcomes, *, is_blind: bool, numbered: bool
 ) -> GroupView:
-    views = [_trajectory_view(one, outcomes, purposes, is_blind=is_blind) for one in group.trajectories]
+    views = [
+        _trajectory_view(one, outcomes, purposes, is_blind=is_blind, numbered=numbered) for one in group.trajectories
+    ]
     views.sort(key=lambda view: (view.digest, view.trajectory.trajectory_id))
     return GroupView(group=group, ground_truth=truth, trajectories=tuple(views))
 
@@ -112,7 +125,7 @@ def _calls_shown(step: Step, purposes: Collection[str]) -> list[LLMCall]:
 
 
 def _trajectory_view(
-    trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str], *, is_blind: bool
+    trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str], *, is_blind: bool, numbered: bool
 ) -> TrajectoryView:
     fields: dict[str, list[str]] = {}
     books = {"starting_balance": trajectory.starting_balance}
@@ -128,6 +141,8 @@ def _trajectory_view(
         for step in trajectory.steps
         if decides(step)
     ]
+    if numbered:
+        steps = [{"step": [str(number)], **step} for number, step in enumerate(steps, start=1)]
     fields["steps"] = ["[", *_joined([_object(step) for step in steps]), "]"]
     texts: list[str] = []
     around: list[list[str]] = [[]]

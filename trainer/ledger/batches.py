@@ -16,7 +16,9 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.game_writes import GroupVerdicts, TrainedBatch, mark_trained, unmark_trained
 from data_bridge.quality import Exclusion
-from trainer.ledger.batch_records import BatchRecord
+from trainer.ledger.batch_records import BatchRecord, GroupRecord
+from trainer.ledger.carried import carried_rows, drop, keep, pending
+from trainer.ledger.checkpoints import keep_beginning
 from trainer.ledger.events import EventKind, tell
 from trainer.ledger.model_lock import ModelLock, check_held
 from trainer.ledger.replays import forget_groups, remember_groups
@@ -204,16 +206,36 @@ class BatchLedger:
         return None if found is None else msgspec.json.decode(found, type=BatchRecord)
 
     async def trained_ids(self, model: str, window_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says.
+        """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says, or that
+        wait for its next pass.
 
         Each with its window and agent: the agent's place in the window is taken.
         """
+        window_ids = list(window_ids)
         rows = await self._pool.fetch(
             "SELECT trajectory_id, window_id, agent_id FROM hindsight.batch_trajectories"
             " WHERE model = $1 AND window_id = ANY($2::text[]) AND NOT released",
-            *(model, list(window_ids)),
+            *(model, window_ids),
         )
-        return {row["trajectory_id"]: (row["window_id"], row["agent_id"]) for row in rows}
+        held = {row["trajectory_id"]: (row["window_id"], row["agent_id"]) for row in rows}
+        return await carried_rows(self._pool, model, window_ids) | held
+
+    async def carried(self, model: str) -> list[GroupRecord]:
+        """The groups that an earlier pass left over and that no batch holds, the oldest first."""
+        return await pending(self._pool, model)
+
+    async def carry(self, model: str, run_id: str, records: Sequence[GroupRecord]) -> None:
+        """Keep the groups that a pass leaves over, all or none."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await keep(connection, model, run_id, records)
+
+    async def drop_carried(self, model: str, trajectory_ids: Iterable[str]) -> None:
+        """Groups with these rows wait no longer: they cannot be trained."""
+        await drop(self._pool, model, trajectory_ids)
+
+    async def begun_from(self, point: Checkpoint, name: str) -> None:
+        """``point`` was taken over from checkpoint ``name`` of another lineage."""
+        await keep_beginning(self._pool, point, name)
 
     async def newest_checkpoint(self, model: str) -> Checkpoint | None:
         row = await self._pool.fetchrow(

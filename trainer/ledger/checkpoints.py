@@ -36,6 +36,38 @@ class Listed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A checkpoint that is another lineage's adapter (``--init-from``): no batch made it."""
+
+    checkpoint: Checkpoint
+    from_model: str
+    from_step: int
+    created_at: datetime
+
+    @property
+    def source(self) -> str:
+        return f"{self.from_model}@step{self.from_step}"
+
+
+async def keep_beginning(source: Any, point: Checkpoint, name: str) -> None:
+    """``point`` is the checkpoint ``name`` of another lineage; stored once."""
+    await source.execute(
+        "INSERT INTO hindsight.beginnings (model, step, from_model, from_step, base_model, backend, location)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (model, step) DO NOTHING",
+        *(point.model, point.step, *parse_checkpoint_name(name, point.model)),
+        *(point.base_model, point.backend, point.location),
+    )
+
+
+async def beginning_at(source: Any, model: str, step: int) -> Beginning | None:
+    """Where this checkpoint was taken over from; None if it was not, or if the ledger is from before that was kept."""
+    if not await source.fetchval("SELECT to_regclass('hindsight.beginnings') IS NOT NULL"):
+        return None
+    row = await source.fetchrow("SELECT * FROM hindsight.beginnings WHERE model = $1 AND step = $2", model, step)
+    return None if row is None else msgspec.convert({**row, "checkpoint": dict(row)}, Beginning)
+
+
 def parse_checkpoint_name(name: str, default_model: str) -> tuple[str, int]:
     """``hindsight@step3``, ``step3`` or ``3`` → model and step. ConfigurationError says how to write it."""
     model, at, step = name.strip().rpartition("@")
@@ -58,6 +90,8 @@ async def checkpoint_at(source: Any, model: str, step: int) -> Checkpoint:
     )
     if row is not None:
         return Checkpoint(**row)
+    if (begun := await beginning_at(source, model, step)) is not None:
+        return begun.checkpoint
     if step == 0:
         first = await source.fetchrow(
             "SELECT base_model, backend FROM hindsight.runs WHERE model = $1 ORDER BY started_at LIMIT 1", model
@@ -83,6 +117,8 @@ async def named_checkpoint(database: Database, name: str | None, model: str) -> 
     if name is not None:
         return await find_checkpoint(database, *parse_checkpoint_name(name, model))
     step = await database.pool.fetchval("SELECT max(step) FROM hindsight.checkpoints WHERE model = $1", model)
+    if step is None and (begun := await beginning_at(database.pool, model, 1)) is not None:
+        return begun.checkpoint
     if step is None:
         raise ConfigurationError(
             f"Model {model!r} has no checkpoint yet in {database.label}: train it with `train_mmo.py`, "

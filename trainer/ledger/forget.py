@@ -77,6 +77,7 @@ async def forget_agent(database: Database, agent_id: str, logged: Collection[str
             "DELETE FROM hindsight.rewards WHERE trajectory_id = ANY($1) OR whose = 'agent:' || $2",
             *(list(trajectories), agent_id),
         )
+        await connection.execute("DELETE FROM hindsight.carried WHERE $1 = ANY(agent_ids)", agent_id)
         rewards = await connection.execute("DELETE FROM hindsight.batch_trajectories WHERE agent_id = $1", agent_id)
         canaries = await connection.execute("DELETE FROM hindsight.canary_agents WHERE agent_id = $1", agent_id)
         keys = await connection.execute(

@@ -1,7 +1,8 @@
 """Where a checkpoint comes from, and how a window was used: from the ledger alone.
 
 Backwards: checkpoint → batch → groups of windows → verdicts with explanations, judge and rubric → run, configuration,
-code. Forwards: window → the checkpoints it trained, and which of them agents use now; or why it trained none.
+code; a lineage that began with another's checkpoint goes on there. Forwards: window → the checkpoints it trained, and
+which of them agents use now; or why it trained none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from data_bridge.errors import NotEnoughData
 from data_bridge.quality import Reason
 from data_bridge.window_ids import normalise
 from trainer.ledger.batch_records import GroupRecord, decode_groups
-from trainer.ledger.checkpoints import find_checkpoint
+from trainer.ledger.checkpoints import Beginning, beginning_at, find_checkpoint
 from trainer.types import Checkpoint
 
 
@@ -34,7 +35,7 @@ class TrainedTrajectory:
     has_tokens: bool
     """False for a member that only set its group's mean."""
     content_hash: str | None
-    steps: tuple[float, ...] = ()
+    steps: tuple[float | None, ...] = ()
     """The score of each decision, where the judge gave one."""
     luck: float | None = None
     """How much higher the judge scored it when it knew the outcome; known after two passes."""
@@ -72,6 +73,8 @@ class Ancestor:
     trainable_tokens: int
     metrics: dict[str, Any]
     groups: tuple[TrainedGroup, ...]
+    begun_from: str | None = None
+    """The checkpoint of another lineage that this one is (--init-from): then nothing was trained for it."""
 
     @property
     def window_ids(self) -> tuple[str, ...]:
@@ -151,17 +154,40 @@ WHERE report -> 'windows' @> jsonb_build_array(jsonb_build_object('window_id', $
 async def walk_back(database: Database, model: str, step: int, *, depth: int = 1) -> list[Ancestor]:
     """The checkpoint and those before it, the newest first: ``depth`` of them, 0 for all.
 
+    A lineage that began with another's checkpoint goes on in that one, as far as this ledger has it.
     ConfigurationError if there is no such checkpoint; an empty list for the base model, which has no parent.
     """
     await find_checkpoint(database, model, step)
     found: list[Ancestor] = []
     while step > 0 and (depth == 0 or len(found) < depth):
         row = await database.pool.fetchrow(_CHECKPOINT, model, step)
-        if row is None:
+        if row is not None:
+            found.append(await _ancestor(database, row))
+            step = found[-1].parent_step
+            continue
+        begun = await beginning_at(database.pool, model, step)
+        if begun is None:
             break
-        found.append(await _ancestor(database, row))
-        step = found[-1].parent_step
+        found.append(_taken_over(begun))
+        model, step = begun.from_model, begun.from_step
     return found
+
+
+def _taken_over(begun: Beginning) -> Ancestor:
+    return Ancestor(
+        checkpoint=begun.checkpoint,
+        trained_at=begun.created_at,
+        run_id="",
+        code_version=None,
+        settings={},
+        batch_id="",
+        parent_step=0,
+        policy_step=0,
+        trainable_tokens=0,
+        metrics={},
+        groups=(),
+        begun_from=begun.source,
+    )
 
 
 async def walk_forward(database: Database, window_id: str) -> WindowStory:

@@ -12,7 +12,18 @@ import msgspec
 from data_bridge.database import Database
 from trainer.rewards import CreditRule, Graded, MemberReward, RewardHistory
 
-_READ = ("trajectory_id", "score", "uncertainty", "answer", "valid_share", "whose", "baseline", "step")
+_READ = (
+    "trajectory_id",
+    "score",
+    "uncertainty",
+    "answer",
+    "valid_share",
+    "whose",
+    "baseline",
+    "step",
+    "potential",
+    "ahead",
+)
 _MADE = ("validity", "decision", "weight", "shaped", "credit", "advantage")
 _COLUMNS = ("place", "group_id", *_READ, *_MADE)
 

@@ -22,6 +22,7 @@ from data_bridge.authorship import Served
 from data_bridge.database import Database
 from data_bridge.quality import Exclusion, Reason
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
+from trainer.ledger.carried import carried_by
 from trainer.ledger.events import EventKind, tell
 from trainer.ledger.observations import observe
 from trainer.ledger.releases import served_steps
@@ -243,7 +244,7 @@ class Ledger(BatchLedger):
         return [msgspec.convert({**row, "groups": json.loads(row["groups"])}, PlannedWindow) for row in rows]
 
     async def _settled(self, run_id: str, planned: Sequence[PlannedWindow]) -> dict[str, Reason | None]:
-        """Trajectories that the run has finished: permanently left out with the reason, or trained (None).
+        """Trajectories that the run has finished: permanently left out with the reason, trained or handed on (None).
 
         With replay, a group without signal has left a place in a step: it is finished when that step is. So a run that
         was killed finds the same places empty. Its verdict is stored, and costs nothing again.
@@ -254,7 +255,8 @@ class Ledger(BatchLedger):
             " JOIN hindsight.batches USING (batch_id) WHERE run_id = $1 AND state = $2",
             *(run_id, BatchState.TRAINED.value, [reason.value for reason in FINAL_REASONS]),
         )
-        settled = {row["trajectory_id"]: row["reason"] and Reason(row["reason"]) for row in rows}
+        settled = dict.fromkeys(await carried_by(self._pool, run_id))
+        settled |= {row["trajectory_id"]: row["reason"] and Reason(row["reason"]) for row in rows}
         passed = await self._passed(run_id)
         for group in (group for window in planned for group in window.groups):
             is_open = passed is not None and group.group_id not in passed

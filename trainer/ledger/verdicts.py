@@ -114,6 +114,8 @@ class JudgedTrajectory:
     """In two passes: the score with it."""
     correction: float | None = None
     """In two passes: what the judge says that hindsight shows about the reasons."""
+    steps: tuple[float | None, ...] = ()
+    """With --step-credit: the score of each decision, None where there is no usable one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ class Outlook:
     """The number of rows left out, by reason."""
     decided_before: Mapping[str, int]
     """The number of further rows that an earlier run of the model left out permanently, by reason."""
+    decisions: int = 0
+    """Decisions in what the judge is going to read."""
 
     @property
     def held_out(self) -> int:
@@ -146,7 +148,8 @@ async def look_ahead(
     plan = make_plan(enough, rate, seed, kept_back)
     plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
     windows = in_training_order((*open_windows, *plan.windows), seed)
-    tokens = {one.trajectory_id: one.judge_tokens for window in surveyed.windows for one in window.usable}
+    rows = {one.trajectory_id: one for window in surveyed.windows for one in window.usable}
+    tokens = {name: one.judge_tokens for name, one in rows.items()}
     kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
     dropped = [one.trajectory_id for one in plan.excluded if one.reason is Reason.DROPOUT]
     outlook = Outlook(
@@ -158,6 +161,7 @@ async def look_ahead(
         sum(tokens.get(name, 0) for name in dropped),
         dict(Counter(one.reason.value for one in plan.excluded).most_common()),
         dict(Counter(reason.value for name, reason in decided.items() if name not in trained).most_common()),
+        sum(rows[name].decisions for name in kept if name in rows),
     )
     if len(windows) < min_windows:
         raise _not_enough(outlook, min_windows, reader.rules.lookback)

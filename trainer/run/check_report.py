@@ -82,9 +82,13 @@ async def check_log(
     groups: PlanSettings,
     judge: JudgeCostSettings,
     *,
+    step_credit: bool = False,
     on_window: Callable[[int, int], None] | None = None,
 ) -> CheckReport:
-    """Read every window of the lookback, and say what a training would make of it. Reads only."""
+    """Read every window of the lookback, and say what a training would make of it. Reads only.
+
+    With ``step_credit`` the judge's estimate has the scores of decisions.
+    """
     rules = window_rules(reading, now=await clock(database, reading.until))
     seen: list[Observed] = []
     surveyed = await survey(
@@ -97,7 +101,16 @@ async def check_log(
     )
     consulted = await first_consulted(database.pool) if await has_ledger(database) else ()
     found = patterns_of(seen)
-    return make_report(surveyed, database.label, reading, groups, judge, consulted=consulted, patterns=found)
+    return make_report(
+        surveyed,
+        database.label,
+        reading,
+        groups,
+        judge,
+        step_credit=step_credit,
+        consulted=consulted,
+        patterns=found,
+    )
 
 
 def make_report(
@@ -107,6 +120,7 @@ def make_report(
     groups: PlanSettings,
     judge: JudgeCostSettings,
     *,
+    step_credit: bool = False,
     seed: int = 0,
     consulted: Collection[str] = (),
     patterns: tuple[ErrorPattern, ...] = (),
@@ -122,7 +136,8 @@ def make_report(
     windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
-    judge_tokens = sum(one.judge_tokens for window in windows for one in window.usable if one.trajectory_id in judged)
+    read = [one for window in windows for one in window.usable if one.trajectory_id in judged]
+    scored = sum(one.decisions for one in read) if step_credit else 0
     return CheckReport(
         database,
         tuple(windows),
@@ -131,7 +146,7 @@ def make_report(
         plan.dropout_rate,
         plan.dropped,
         tuple(_missing(totals, reading)),
-        estimate(plan.groups, judge_tokens, judge),
+        estimate(plan.groups, sum(one.judge_tokens for one in read), judge, scored_decisions=scored),
         patterns,
     )
 

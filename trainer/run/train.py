@@ -60,6 +60,8 @@ async def train(
                 for sentence in await mend(ledger, lock, backend, settings.training.stop_on):
                     view.say(sentence)
                     plan = None  # the repair changed what there is to train
+                if settings.training.init_from is not None:
+                    await ledger.begun_from(backend.checkpoint(1), settings.training.init_from)
                 session = Session(settings, database, ledger, lock, backend, base_model, view, stop)
                 is_held = is_held and await is_undecided(database, settings.model.model)
                 if not is_held:
@@ -134,6 +136,7 @@ def trainee_of(settings: TrainSettings, *, simulated: bool = False) -> CpuTraine
         settings.model,
         settings.training,
         settings.judge.purposes,
+        settings.judge.step_credit,
         settings.groups.min_spread,
         (EXPLORER,) if simulated else (),
         settings.chance.seed,
@@ -207,8 +210,10 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
         held_out=settings.windows,
         consulted=log.consulted,
     )
-    cost = estimate(outlook.groups, outlook.judge_tokens, settings.judge)
-    whole = estimate(outlook.groups, outlook.judge_tokens + outlook.dropped_tokens, settings.judge)
+    scored = outlook.decisions if settings.judge.step_credit else 0
+    cost = estimate(outlook.groups, outlook.judge_tokens, settings.judge, scored_decisions=scored)
+    text = outlook.judge_tokens + outlook.dropped_tokens
+    whole = estimate(outlook.groups, text, settings.judge, scored_decisions=scored)
     saved = None if cost.usd is None or whole.usd is None else whole.usd - cost.usd
     return LogPlan(log.reader, outlook, cost, saved, unfinished)
 

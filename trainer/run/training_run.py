@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,16 +34,19 @@ from trainer.ledger.verdicts import release_claims_of_dead
 from trainer.pipeline import Pipeline
 from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
+from trainer.rewards import Baseline
 from trainer.run.code_version import code_version
+from trainer.run.leave_one_out import LeaveOneOut
 from trainer.run.reporting import reported
 from trainer.run.session import Session, fingerprint
 from trainer.train.backends.forks import start_step_of
+from trainer.train.carried import CarriedGroups
 from trainer.train.replay import ReplayedGroups, places_of
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
 from trainer.train.thresholds import Collapsed
 from trainer.train.tracking import Tracker, tracking
-from trainer.types import Judge, PlannedWindow, RunPlan
+from trainer.types import Judge, JudgedGroup, PlannedWindow, RunPlan
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +120,14 @@ class TrainingRun:
             self._replay(reader),
             settings.training.groups_per_step if self._scales_remainder else 0,
             settings.training.baseline,
+            (session.base_model, *settings.training.base_names),
+            self._counterfactual(reader),
         )
         if not windows or trainer.has_enough_steps:
             return
         await trainer.recover()
+        model, carries = settings.model.model, settings.training.remainder == "carry"
+        carried = CarriedGroups(model, self.run_id, session.ledger, reader, is_on=carries)
         failures = FailurePolicy(settings.judge.max_judge_failures)
         verdicts = VerdictStage(settings.groups, failures, self.run_id, session.ledger, self.progress)
         pipeline = Pipeline(
@@ -135,11 +142,12 @@ class TrainingRun:
             progress=self.progress,
             verdicts=verdicts,
             trainer=trainer,
+            carried=carried,
             stop=session.stop,
         )
         await pipeline.run(windows, refs)
         if self.progress.steps == before.steps:
-            fault = self._why_nothing(before, verdicts, trainer)
+            fault = self._why_nothing(before, verdicts, trainer, carried)
             if self.progress.steps == 0:
                 raise fault
             session.view.say(str(fault))
@@ -163,10 +171,27 @@ class TrainingRun:
         chance, model = settings.chance.seed, settings.model.model
         return ReplayedGroups(settings.training, chance, model, session.database, session.ledger, reader)
 
-    def _why_nothing(self, before: Progress, verdicts: VerdictStage, trainer: TrainStage) -> HindsightError:
+    def _counterfactual(
+        self, reader: WindowReader
+    ) -> Callable[[Sequence[JudgedGroup]], Awaitable[dict[str, Baseline]]] | None:
+        settings = self.session.settings
+        if settings.training.baseline != "leave-one-out":
+            return None
+        discount = settings.training.step_discount if settings.judge.step_credit else None
+        return LeaveOneOut(self.session.database, reader, discount).baselines
+
+    def _why_nothing(
+        self, before: Progress, verdicts: VerdictStage, trainer: TrainStage, carried: CarriedGroups
+    ) -> HindsightError:
         judged = self.progress.groups_judged - before.groups_judged
         with_signal = judged - (self.progress.groups_without_signal - before.groups_without_signal)
         nothing = "Nothing was trained" if before.steps == 0 else "Nothing more was trained"
+        if carried.handed_on > 0:
+            return NotEnoughData(
+                f"{nothing}: {counted(carried.handed_on, 'judged group')} of the "
+                f"{self.session.settings.training.groups_per_step} of a step (--groups-per-step) "
+                "are carried to the next pass: run again when there are more windows, or with --remainder scale."
+            )
         if with_signal > 0:
             return BackendError(
                 f"{nothing}: none of {counted(with_signal, 'judged group')} has a trainable token "
@@ -210,7 +235,9 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     progress.step = await start_step_of(session.backend)
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
-        async with open_judge(settings.judge, settings.secrets, session.database, run_id) as judge:
+        async with open_judge(
+            settings.judge, settings.secrets, session.database, run_id, with_steps=settings.judge.step_credit
+        ) as judge:
             run = TrainingRun(session, run_id, judge, folder, tracker, progress, unfinished is not None)
             run.summary["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:

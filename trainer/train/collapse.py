@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from data_bridge.authorship import Lineage
 from trainer.ledger.batches import TrainedStep
 from trainer.train.credit import own_answers
 from trainer.train.thresholds import Threshold, first_crossed
@@ -37,12 +38,13 @@ _ENOUGH = 32
 class AnswerTally:
     """The answers of the trained model's own replies, over its last steps."""
 
-    trainee: str
+    lineage: Lineage
+    """By which a reply is the trained model's: the base model under any name is its step 0."""
     _recent: deque[str] = field(default_factory=lambda: deque(maxlen=_REPLIES))
 
     def add(self, groups: Sequence[JudgedGroup]) -> dict[str, float]:
         """Count ``groups``, and return what is known of the model's answers now, as metrics."""
-        own = [own_answers(judged, self.trainee) for judged in groups]
+        own = [own_answers(judged, self.lineage) for judged in groups]
         self._recent.extend(answer for answers in own for answer in answers)
         several = [answers for answers in own if len(answers) > 1]
         metrics: dict[str, float] = {}
@@ -50,7 +52,7 @@ class AnswerTally:
             metrics["answer_share"] = _commonest(self._recent)
         if several:
             metrics["agreement"] = fmean(map(_commonest, several))
-        played_by = _played_by(groups, self.trainee)
+        played_by = _played_by(groups, self.lineage)
         if played_by is not None:
             metrics["played_by_step"] = played_by
         return metrics
@@ -106,10 +108,11 @@ def _ancestors(steps: Sequence[TrainedStep]) -> set[int | None]:
     return found
 
 
-def _played_by(groups: Sequence[JudgedGroup], trainee: str) -> int | None:
+def _played_by(groups: Sequence[JudgedGroup], lineage: Lineage) -> int | None:
     """The step that most rows name; a row has one vote, however many calls it has."""
     rows = (one for judged in groups for one in judged.group.trajectories)
-    named = ([call.author.step for call in one.llm_calls if call.author.model == trainee] for one in rows)
+    authors = ([lineage.author(call, one) for call in one.llm_calls] for one in rows)
+    named = ([author.step for author in own if author.model == lineage.trainee] for own in authors)
     steps = Counter(own[-1] for own in named if own and own[-1] is not None)
     return max(steps, key=lambda step: (steps[step], step)) if steps else None
 

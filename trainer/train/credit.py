@@ -20,7 +20,8 @@ learnt faster than anything that does; after two such days a model says BUY in e
 model: with weights it reads after six steps what it never learns without (docs/learning.md).
 
 With ``--baseline``, what is usual for a member's agent or role is taken off its score first: a role that always does
-better says nothing about its decisions, and only adds to the variance of the gradient.
+better says nothing about its decisions, and only adds to the variance of the gradient. With ``--potential``, what the
+state was worth in which a decision was taken is taken off its return (``potential``).
 
 An agent writes its own row, so an answer is one of the few kinds of thing that an action can be, by
 ``data_bridge.stakes``, and not its name: a new name makes no new answer. An action that the game does not know gains
@@ -34,9 +35,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from data_bridge.authorship import Lineage
 from data_bridge.models import AgentTrajectory, MarketOutcomes
 from data_bridge.stakes import Deed, readings_of
-from trainer.rewards import Baseline, CreditRule, Graded, MemberReward
+from trainer.rewards import Baseline, CreditRule, Graded, MemberReward, Potential
+from trainer.train.potential import shaping
 from trainer.train.selection import advantages, trust
 from trainer.types import JudgedGroup
 
@@ -67,21 +70,30 @@ def credits_of(groups: Sequence[JudgedGroup]) -> list[list[float]]:
     return [[one.credit for one in rewards] for rewards in history_of(groups)]
 
 
-_NONE = Baseline()
+_NONE, _UNSHAPED = Baseline(), Potential()
 _NO_BASELINES: Mapping[str, Baseline] = {}
+_NO_POTENTIALS: Mapping[str, Potential] = {}
 
 
 def history_of(
-    groups: Sequence[JudgedGroup], rule: CreditRule = RULE, baselines: Mapping[str, Baseline] = _NO_BASELINES
+    groups: Sequence[JudgedGroup],
+    rule: CreditRule = RULE,
+    baselines: Mapping[str, Baseline] = _NO_BASELINES,
+    potentials: Mapping[str, Potential] = _NO_POTENTIALS,
 ) -> list[list[MemberReward]]:
     """How the members of each group of one step come to their advantages."""
-    return rewards_of([(judged.group.group_id, graded(judged, baselines)) for judged in groups], rule)
+    return rewards_of([(one.group.group_id, graded(one, baselines, potentials)) for one in groups], rule)
 
 
-def graded(judged: JudgedGroup, baselines: Mapping[str, Baseline] = _NO_BASELINES) -> list[Graded]:
+def graded(
+    judged: JudgedGroup,
+    baselines: Mapping[str, Baseline] = _NO_BASELINES,
+    potentials: Mapping[str, Potential] = _NO_POTENTIALS,
+) -> list[Graded]:
     """All that credit depends on, of each member of the group."""
     outcomes = judged.group.outcomes
     usual = [baselines.get(one.trajectory_id, _NONE) for one in judged.group.trajectories]
+    states = [potentials.get(one.trajectory_id, _UNSHAPED) for one in judged.group.trajectories]
     return [
         Graded(
             one.trajectory_id,
@@ -91,8 +103,10 @@ def graded(judged: JudgedGroup, baselines: Mapping[str, Baseline] = _NO_BASELINE
             _valid_share(one, outcomes),
             baseline.whose,
             baseline.mean,
+            potential=state.value,
+            ahead=state.ahead,
         )
-        for one, verdict, baseline in zip(judged.group.trajectories, judged.verdicts, usual, strict=True)
+        for one, verdict, baseline, state in zip(judged.group.trajectories, judged.verdicts, usual, states, strict=True)
     ]
 
 
@@ -112,9 +126,13 @@ def rewards_of(groups: Sequence[tuple[str, Sequence[Graded]]], rule: CreditRule)
     return found
 
 
-def own_answers(judged: JudgedGroup, trainee: str) -> list[str]:
-    """The valid answers that ``trainee`` itself gave."""
-    own = (one for one in judged.group.trajectories if any(call.author.model == trainee for call in one.llm_calls))
+def own_answers(judged: JudgedGroup, lineage: Lineage) -> list[str]:
+    """The valid answers that the trained model itself gave, under any of its names."""
+    own = (
+        one
+        for one in judged.group.trajectories
+        if any(lineage.author(call, one).model == lineage.trainee for call in one.llm_calls)
+    )
     return [answer for one in own if (answer := answer_of(one, judged.group.outcomes))]
 
 
@@ -145,7 +163,7 @@ class _Parts:
 
 
 def _parts(members: Sequence[Graded], rule: CreditRule) -> _Parts:
-    answers, scores = [one.answer for one in members], [one.score - one.baseline for one in members]
+    answers, scores = [one.answer for one in members], [_compared(one, rule) for one in members]
     if not any(answers):
         return _Parts([0.0] * len(members), advantages(scores))
     validity = _validity([one.valid_share for one in members], answers, rule.validity)
@@ -153,6 +171,12 @@ def _parts(members: Sequence[Graded], rule: CreditRule) -> _Parts:
     gains = _summed(zip(answers, decision, strict=True))
     right, gain = max(gains.items(), key=lambda one: one[1])
     return _Parts(validity, decision, right, gain) if gain > _ROUNDING else _Parts(validity, decision)
+
+
+def _compared(member: Graded, rule: CreditRule) -> float:
+    """The score that is compared with the others': without what is usual for it, and shaped."""
+    score = member.score - member.baseline
+    return score + shaping(member.potential, member.ahead, rule.discount) if member.ahead else score
 
 
 def _summed(amounts: Iterable[tuple[str | None, float]]) -> dict[str, float]:

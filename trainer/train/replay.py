@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 
 from data_bridge.database import Database
-from data_bridge.models import AgentTrajectory
 from data_bridge.reader import WindowReader
 from trainer.config.training import ReplaySettings, ReplayShareSettings
-from trainer.ledger.batch_records import GroupRecord
 from trainer.ledger.observations import Marks, groups_with_patterns
 from trainer.ledger.replays import Replayable, replayable, stored_groups
 from trainer.ledger.runs import Ledger
+from trainer.train.stored_groups import with_rows
 from trainer.types import Group, JudgedGroup
 
 
@@ -140,22 +139,10 @@ class ReplayedGroups:
             taken = {one.number for one in drawn}
             left = [one for one in left if one.number not in taken]
             records = await stored_groups(self.database, drawn)
-            read = [await self._read(one, record) for one, record in zip(drawn, records, strict=True)]
+            read = [
+                await with_rows(record, self.reader, self.ledger, self.model, use=one.times + 1)
+                for one, record in zip(drawn, records, strict=True)
+            ]
             found += [one for one in read if one is not None]
             attempt += 1
         return tuple(found)
-
-    async def _read(self, drawn: Replayable, record: GroupRecord) -> JudgedGroup | None:
-        """The group with its rows; None if they are not all as they were judged."""
-        window = await self.reader.read(record.window_id)
-        if window is None or len(record.content) != len(record.verdicts):
-            return None
-        lasting = await self.ledger.lasting(self.model, [record.window_id])
-        rows = {(one.trajectory_id, one.content_hash): one for one in window.trajectories}
-        names = [(one.trajectory_id, content) for one, content in zip(record.verdicts, record.content, strict=True)]
-        members: list[AgentTrajectory] = [rows[name] for name in names if name in rows and name not in lasting]
-        if len(members) < len(names):
-            return None
-        group = Group(record.group_id, record.window_id, tuple(members), window.outcomes)
-        use = drawn.times + 1
-        return JudgedGroup(group, record.verdicts, record.identity, record.verdict_key, cached=True, use=use)

@@ -41,8 +41,7 @@ class VerdictStage:
         await self.ledger.exclude(self.run_id, verdict.left_out)
         self.left_out.update(exclusion.reason for exclusion in verdict.left_out)
         if isinstance(verdict, JudgeFailure) and verdict.reason is Reason.EQUAL_DECISIONS:
-            self.progress.groups_judged += 1
-            self.progress.groups_without_signal += 1
+            self.progress.groups_without_signal += self.progress.judged(verdict.group.group_id)
             await self._exclude(verdict, verdict.reason, verdict.detail)
             return None
         if isinstance(verdict, JudgeFailure):
@@ -52,11 +51,11 @@ class VerdictStage:
             self.check_failures()
             return None
         await self.ledger.observe(self.run_id, weaknesses(verdict))
-        self.progress.groups_judged += 1
-        self.progress.groups_cached += verdict.cached
+        is_new = self.progress.judged(verdict.group.group_id)
+        self.progress.groups_cached += verdict.cached and is_new
         missing = why_no_signal(verdict.scores, verdict.uncertainties, self.settings.min_spread)
         if missing is not None:
-            self.progress.groups_without_signal += 1
+            self.progress.groups_without_signal += is_new
             await self._exclude(verdict, *missing)
             return None
         kept, excluded = select(verdict, self._keep)

@@ -12,19 +12,19 @@ import bisect
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, pstdev
 from typing import Any
 
-from data_bridge.authorship import Served
+from data_bridge.authorship import Lineage, Served, plain_names
 from data_bridge.errors import BackendError
 from data_bridge.quality import Exclusion, Reason, exclusion_of
 from trainer.abilities import abilities_of
 from trainer.config.training import BaselineName, StepLimitSettings
 from trainer.faults import RowFaults
-from trainer.ledger.batch_records import BatchRecord, GroupRecord
+from trainer.ledger.batch_records import BatchRecord
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress, View, counted
@@ -33,6 +33,7 @@ from trainer.train.collapse import AnswerTally
 from trainer.train.recovery import recover
 from trainer.train.replay import ReplayedGroups, StepGroups
 from trainer.train.selection import advantages, spread
+from trainer.train.stored_groups import record_of_group
 from trainer.train.thresholds import parse_thresholds, stop_collapse
 from trainer.train.tracking import Tracker
 from trainer.types import Batch, Checkpoint, JudgedGroup, PreparedBatch, StepResult, TrainingBackend
@@ -57,6 +58,10 @@ class TrainStage:
     whole_step: int = 0
     """Groups of a step; fewer are trained at their share of the learning rate. 0: at all of it."""
     baseline: BaselineName = "off"
+    base_names: tuple[str, ...] = ()
+    """Names of the base model: under them, agents run step 0 of the trained one."""
+    counterfactual: Callable[[Sequence[JudgedGroup]], Awaitable[dict[str, Baseline]]] | None = None
+    """With --baseline leave-one-out: what HOLD would have scored in the place of each member."""
     left_out: Counter[Reason] = field(default_factory=Counter)
     """Why trajectories of judged groups had no trainable tokens."""
 
@@ -68,15 +73,18 @@ class TrainStage:
         self._prepares_ahead = not trains_here and self.max_staleness > 0 and self.replay is None
         self._without_signal: tuple[str, ...] = ()
         self._undo = parse_thresholds(self.limits.undo_on, "--undo-on")
-        self._answers = AnswerTally(self.model)
         self._idle = asyncio.Event()
         self._idle.set()
         self._cost_reported = self.progress.cost_usd
         self._served: tuple[Served, ...] | None = None
+        self._answers = AnswerTally(self._lineage())
 
     @property
     def has_enough_steps(self) -> bool:
         return 0 < self.limits.max_steps <= self.progress.steps
+
+    def _lineage(self) -> Lineage:
+        return Lineage(self.model, plain_names(self.base_names), self._served)
 
     async def prepare(self, step: StepGroups) -> PreparedBatch | None:
         """A batch for the current policy, its empty places filled; None if nothing in it can be trained."""
@@ -104,15 +112,18 @@ class TrainStage:
     ) -> PreparedBatch:
         if self._served is None:
             self._served = await self.ledger.served(self.model)
+            self._answers.lineage = self._lineage()
         share = min(1.0, len(groups) / self.whole_step) if self.whole_step else 1.0
         named = (batch_id, self.model, self.progress.step, tuple(groups), untrained)
         batch = Batch(*named, self._served, share, await self._baselines(groups))
         return await self.backend.prepare(batch)
 
     async def _baselines(self, groups: Sequence[JudgedGroup]) -> dict[str, Baseline]:
-        """What is usual for each member's agent or role, by what was trained before."""
+        """What is usual for each member's agent or role, by what was trained before; or what HOLD would have scored."""
         if self.baseline == "off":
             return {}
+        if self.counterfactual is not None:
+            return await self.counterfactual(groups)
         means, usual = await self.ledger.running_means(self.model)
         members = [one for judged in groups for one in judged.group.trajectories]
         by_agent = self.baseline == "agent"
@@ -195,7 +206,7 @@ class TrainStage:
         replayed, without_signal = len(trained) - len(fresh), self._without_signal
         replays = {} if self.replay is None else {"replayed": replayed, "without_signal": without_signal}
         return {
-            **metrics_of_batch(fresh, record.model, record.policy_step, scale=self.scale_rewards),
+            **metrics_of_batch(fresh, self._lineage(), record.policy_step, scale=self.scale_rewards),
             **self._answers.add(fresh),
             **replays,
             "left_out": len(record.exclusions),
@@ -217,6 +228,7 @@ class TrainStage:
         excluded = [one for one in prepared.exclusions if one.trajectory_id in names]
         if excluded:
             await self.ledger.exclude(self.run_id, excluded)
+            await self.ledger.drop_carried(self.model, names)
             self._count(excluded)
 
     def _count(self, exclusions: Sequence[Any]) -> None:
@@ -259,20 +271,7 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
     """What is stored for ``prepared``: its trained groups with all their members."""
     batch = prepared.batch
     trained, _ = split_trainable(prepared)
-    groups = tuple(
-        GroupRecord(
-            judged.group.group_id,
-            judged.group.window_id,
-            tuple(member.agent_id for member in judged.group.trajectories),
-            judged.verdicts,
-            judged.identity,
-            judged.verdict_key,
-            judged.use,
-            tuple(member.content_hash for member in judged.group.trajectories),
-            tuple(_kept_role(member.role) for member in judged.group.trajectories),
-        )
-        for judged in trained
-    )
+    groups = tuple(record_of_group(judged) for judged in trained)
     inside = {verdict.trajectory_id for group in groups for verdict in group.verdicts}
     exclusions = tuple(exclusion for exclusion in prepared.exclusions if exclusion.trajectory_id in inside)
     return BatchRecord(
@@ -280,11 +279,6 @@ def record_of(prepared: PreparedBatch, run_id: str, number: int) -> BatchRecord:
         prepared.trainable_tokens,
         history=prepared.history,
     )
-
-
-def _kept_role(role: str | None) -> str | None:
-    """A role is an agent's own word: kept short, and without the character that Postgres does not store."""
-    return None if role is None else role[:100].replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 HISTOGRAM_EDGES = (-0.5, -0.25, -0.1, -0.02, 0.02, 0.1, 0.25, 0.5)
@@ -298,12 +292,14 @@ def histogram(values: Sequence[float]) -> dict[str, list[float]]:
     return {"edges": list(HISTOGRAM_EDGES), "counts": [float(count) for count in counts]}
 
 
-def metrics_of_batch(groups: Sequence[JudgedGroup], trainee: str, policy_step: int, *, scale: bool) -> dict[str, Any]:
+def metrics_of_batch(
+    groups: Sequence[JudgedGroup], lineage: Lineage, policy_step: int, *, scale: bool
+) -> dict[str, Any]:
     """Rewards, advantages, how well the judge agreed with itself, and how old the playing policy was."""
     scores = [judged.scores for judged in groups]
     flat = [score for group in scores for score in group]
     of_groups = [one for group in scores for one in advantages(group, scale=scale)]
-    ages = sampling_ages(groups, trainee, policy_step)
+    ages = sampling_ages(groups, lineage, policy_step)
     return {
         "groups": len(groups),
         "trajectories": len(flat),
@@ -322,12 +318,12 @@ def metrics_of_step(result: StepResult, known: Mapping[str, Any]) -> dict[str, A
     return {**result.metrics, **known, "step": result.checkpoint.step, "trainable_tokens": result.trainable_tokens}
 
 
-def sampling_ages(groups: Sequence[JudgedGroup], trainee: str, policy_step: int) -> list[int]:
-    """How many steps before ``policy_step`` the ``trainee`` wrote each logged reply, where the log has its step."""
+def sampling_ages(groups: Sequence[JudgedGroup], lineage: Lineage, policy_step: int) -> list[int]:
+    """How many steps before ``policy_step`` the trained model wrote each logged reply, where its step can be told."""
     authors = (
-        call.author for judged in groups for trajectory in judged.group.trajectories for call in trajectory.llm_calls
+        lineage.author(call, one) for judged in groups for one in judged.group.trajectories for call in one.llm_calls
     )
-    return [policy_step - one.step for one in authors if one.model == trainee and one.step is not None]
+    return [policy_step - one.step for one in authors if one.model == lineage.trainee and one.step is not None]
 
 
 def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -3,8 +3,9 @@
 A trajectory with several decisions under one score teaches all of them alike, the bad one too. With ``--step-credit``
 each decision becomes a trajectory of its own for the backend, and is compared with the decisions that others took at
 the same point: after the same prompt where at least two had it, else at the same place in the hour. Its score is the
-discounted return: its own score and, by ``--step-discount``, those of the decisions after it. Groups whose judge gives
-no scores to decisions are credited as before.
+discounted return: its own score and, by ``--step-discount``, those of the decisions after it, shaped by
+``--potential``. A decision that the judge gave no usable score is not trained; a group in which it gave none to any
+decision of a member is credited as before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import msgspec
 
 from data_bridge.models import AgentTrajectory, Step
 from data_bridge.quality import Exclusion
-from trainer.rewards import RewardHistory
+from trainer.rewards import Potential, RewardHistory
+from trainer.train.potential import PotentialName, equity
 from trainer.types import MIN_GROUP, Batch, Group, JudgedGroup, PreparedBatch, Verdict
 
 
@@ -44,17 +46,27 @@ def decided(trajectory: AgentTrajectory) -> list[Step]:
     return [step for step in trajectory.steps if step.action is not None or step.llm_calls]
 
 
-def returns(scores: Sequence[float], discount: float) -> list[float]:
-    """For each decision its own score and those that follow, discounted; from 0 to 1 as the scores are."""
-    found: list[float] = []
+def returns(scores: Sequence[float | None], discount: float) -> list[float | None]:
+    """For each decision its own score and those that follow, discounted; from 0 to 1 as the scores are.
+
+    A decision without a score has no return, and adds nothing to those before it.
+    """
+    found: list[float | None] = []
     total = weight = 0.0
     for score in reversed(scores):
-        total, weight = score + discount * total, 1 + discount * weight
-        found.append(total / weight)
+        total, weight = discount * total, discount * weight
+        if score is not None:
+            total, weight = score + total, 1 + weight
+        found.append(None if score is None else total / weight)
     return found[::-1]
 
 
-def by_decision(batch: Batch, discount: float) -> ByDecision:
+def decision_name(trajectory_id: str, number: int) -> str:
+    """The id that a decision has in a batch."""
+    return f"{trajectory_id}#{number}"
+
+
+def by_decision(batch: Batch, discount: float, potential: PotentialName = "off") -> ByDecision:
     """``batch`` with every group that can be split by decision point."""
     decisions: dict[str, CreditedDecision] = {}
     groups: list[JudgedGroup] = []
@@ -70,8 +82,22 @@ def by_decision(batch: Batch, discount: float) -> ByDecision:
 
     untrained = tuple(replace(one, trajectory_id=name) for one in batch.untrained for name in each(one.trajectory_id))
     baselines = {name: one for whose, one in batch.baselines.items() for name in each(whose)}
-    parted = replace(batch, groups=tuple(groups), untrained=untrained, baselines=baselines)
+    baselines |= {name: one for name, one in batch.baselines.items() if name in decisions}
+    states = {} if potential == "off" else _potentials(batch, decisions)
+    parted = replace(batch, groups=tuple(groups), untrained=untrained, baselines=baselines, potentials=states)
     return ByDecision(parted, decisions)
+
+
+def _potentials(batch: Batch, decisions: Mapping[str, CreditedDecision]) -> dict[str, Potential]:
+    """Of the state in which each credited decision was taken."""
+    found: dict[str, Potential] = {}
+    for judged in batch.groups:
+        for one in judged.group.trajectories:
+            own = decided(one)
+            for number, value in enumerate(equity(one, own)):
+                if (name := decision_name(one.trajectory_id, number)) in decisions:
+                    found[name] = Potential(value, len(own) - number)
+    return found
 
 
 def as_whole(prepared: PreparedBatch, whole: Batch, decisions: Mapping[str, CreditedDecision]) -> PreparedBatch:
@@ -102,16 +128,20 @@ def as_whole(prepared: PreparedBatch, whole: Batch, decisions: Mapping[str, Cred
 
 
 def _can_be_split(judged: JudgedGroup) -> bool:
+    """Whether every member has as many scores as decisions, and at least one of them is usable."""
     numbers = [len(decided(one)) for one in judged.group.trajectories]
     told = [len(verdict.steps) for verdict in judged.verdicts]
-    return numbers == told and max(numbers) > 1
+    is_scored = [any(score is not None for score in verdict.steps) for verdict in judged.verdicts]
+    return numbers == told and all(is_scored) and max(numbers) > 1
 
 
 def _split(judged: JudgedGroup, discount: float, decisions: dict[str, CreditedDecision]) -> list[JudgedGroup]:
     points: dict[tuple[int, str], list[tuple[AgentTrajectory, Verdict]]] = defaultdict(list)
     for one, verdict in zip(judged.group.trajectories, judged.verdicts, strict=True):
         for number, (step, score) in enumerate(zip(decided(one), returns(verdict.steps, discount), strict=True)):
-            name = f"{one.trajectory_id}#{number}"
+            if score is None:
+                continue
+            name = decision_name(one.trajectory_id, number)
             decisions[name] = CreditedDecision(one.trajectory_id, number)
             part = msgspec.structs.replace(one, trajectory_id=name, steps=[step])
             points[number, _prompt(step)].append((part, replace(verdict, trajectory_id=name, score=score, steps=())))

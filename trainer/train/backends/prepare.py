@@ -48,9 +48,9 @@ async def prepare(
     batch: Batch, trainee: TraineeSettings, scorer: Scorer | None = None, base_model: str | None = None
 ) -> PreparedBatch:
     """``batch`` for ``backend.train``. ``base_model`` is what the backend trains, if --base-model does not say."""
-    if not trainee.training.step_credit:
+    if not trainee.step_credit:
         return await _prepared(batch, trainee, scorer, base_model)
-    parted = by_decision(batch, trainee.training.step_discount)
+    parted = by_decision(batch, trainee.training.step_discount, trainee.training.potential)
     return as_whole(await _prepared(parted.batch, trainee, scorer, base_model), batch, parted.decisions)
 
 
@@ -71,8 +71,9 @@ async def _prepared(
     invalid = (one for judged in batch.groups for one in beside_the_game(judged))
     known = {one.trajectory_id: exclusion_of(one, Reason.INVALID) for one in invalid}
     known |= {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
-    rule = replace(RULE, scale=settings.scale_rewards)
-    history = history_of(batch.groups, rule, batch.baselines)
+    discount = settings.step_discount if batch.potentials else 0.0
+    rule = replace(RULE, scale=settings.scale_rewards, discount=discount)
+    history = history_of(batch.groups, rule, batch.baselines, batch.potentials)
     worth = pooled_trust(batch.groups)
     parts = [
         await _prepared_group(judged, [one.credit for one in rewards], rules, scorer, trainee.min_spread, known, worth)

@@ -19,11 +19,11 @@ async def played_groups(hours: int, agents: int, seed: int, luck: float) -> tupl
     cast = scripted_cast(agents, seed)
     upcoming = windows_from("2026-03-02T00:00", 24 + 4 * hours)
     pointed = list(islice((window for window in upcoming if market.hour(window).news[0].direction), hours))
-    groups = [_group(hour) async for hour in Player(market, cast).play(pointed)]
+    groups = [group_of(hour) async for hour in Player(market, cast).play(pointed)]
     return groups, {agent.agent_id: agent.skill or 0.0 for agent in cast}
 
 
-def _group(played: PlayedHour) -> Group:
+def group_of(played: PlayedHour) -> Group:
     hour, closing = played.hour, played.tape.closing
     members = tuple(_trajectory(life, played) for life in played.agents)
     return Group(f"{hour.window_id}/1", hour.window_id, members, outcomes_of(hour, closing, closing))

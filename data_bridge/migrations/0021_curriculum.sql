@@ -18,9 +18,13 @@ CREATE TABLE hindsight.curriculum_draws (
     round     integer NOT NULL,
     place     integer NOT NULL,
     arm       text    NOT NULL,
+    succeeded integer,
+    tried     integer,
     PRIMARY KEY (run_id, window_id),
     FOREIGN KEY (model, kind, round) REFERENCES hindsight.curriculum_rounds ON DELETE CASCADE
 );
+COMMENT ON COLUMN hindsight.curriculum_draws.tried IS
+    'Of a log: agents whose gain was known when it was drawn. How a simulated window went is with the window.';
 CREATE INDEX curriculum_draws_by_round ON hindsight.curriculum_draws (model, kind, round);
 
 -- What came of a simulated window, and which states its decisions were made in: where the log is thin, more is explored.

@@ -16,7 +16,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,8 @@ SHARPNESS = 2.0
 """How fast the aim moves for a given distance from the target. This and the two above are AdaRFT's own."""
 WIDTH = 0.15
 """How far from the aim an arm's chance has fallen to a third."""
-MOST_ARMS = int(1 / FLOOR)
+MOST_ARMS = 10
+"""Half of what the floors leave room for, so that at least half of the draws are by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,35 @@ def draw(
             chosen = arms[int(np.searchsorted(bound, _unit(key, place) * bound[-1], side="right"))]
         counts[chosen.name] += 1
         found.append(chosen)
+    return found
+
+
+def in_order(members: Mapping[Arm, Sequence[str]], aim: float, key: str) -> dict[str, Arm]:
+    """All windows of all arms, each with its arm, in the order in which they are drawn: no window twice.
+
+    An arm whose windows are all drawn is none any more; of what is drawn, every other one keeps at least its floor.
+    """
+    left = {arm: list(own) for arm, own in members.items() if own}
+    drawn, found = Counter[str](), dict[str, Arm]()
+    while left:
+        arms = list(left)
+        [arm] = draw(arms, chances(arms, aim), drawn, [str(len(found))], key)
+        found[left[arm].pop(0)] = arm
+        drawn[arm.name] += 1
+        if not left[arm]:
+            del left[arm]
+    return found
+
+
+def with_patterns(arms: Sequence[Arm], draws: Mapping[str, str], shares: Mapping[str, float]) -> list[Arm]:
+    """Arms in whose windows error patterns show count up to twice.
+
+    ``draws`` names the arm of each window drawn last, ``shares`` how much of a window shows a pattern.
+    """
+    found: list[Arm] = []
+    for arm in arms:
+        own = [shares[window_id] for window_id, name in draws.items() if name == arm.name and window_id in shares]
+        found.append(replace(arm, weight=arm.weight * (1 + sum(own) / len(own))) if own else arm)
     return found
 
 

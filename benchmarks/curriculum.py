@@ -1,15 +1,19 @@
 """How many tokens stage ``several`` takes with a curriculum, beside uniform play of the same arms.
 
     python benchmarks/curriculum.py [--seeds 20] [--days 40] [--quick]
+    python benchmarks/curriculum.py --model embedded [--seeds 3] [--keep DIR] [--quick] [FLAGS OF train_mmo.py]
 
-A policy with a weight for each word, verb and form decides in the real simulated market: its hours, agents, exploration,
-guard and offline judge are the trainer's own, and so are credit, arms, draws and the aim. A reply is one of the offers,
-or one of the same lines with a mistake in it. Untrained, a quarter of the replies is valid in the first stage and fewer
-in the second, BUY is preferred, no word means anything, and in the second stage any market is as good as any other.
+A policy with a weight for each word, verb and form decides in the real simulated market: its hours, agents,
+exploration, guard and offline judge are the trainer's own, and so are credit, arms, draws and the aim. A reply is one
+of the offers, or one of the same lines with a mistake in it. Untrained, a quarter of the replies is valid in the first
+stage and fewer in the second, BUY is preferred, no word means anything, and any market is as good as any other.
 
-A day of 24 hours is played with one policy and trained in steps of twelve groups. Reached is stage ``several`` when in
-200 hours of another world 95 % of the replies are valid and the news is followed, of the valid, by 0.10 more than by the
-untrained policy. Printed: the tokens trained and played until then, and their share of uniform play's, seed by seed.
+A day of 24 hours is played with one policy and trained in steps of twelve groups (a gradient norm of at most 1, ART's
+scale of a batch). Stage ``several`` is reached when for three steps, in 100 hours of another world, 95 % of the replies
+are valid and, of the valid ones about a market that the news points for, 0.10 more go its way than untrained. Printed:
+the tokens trained and played until then (a seed that does not get there counts with all its days), the share of uniform
+play's over all seeds and seed by seed, and the least share of the draws that an arm had. ``hardest`` is ``--curriculum
+off``: the last arm alone.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from trainer.train.credit import beside_the_game, history_of
 from trainer.train.selection import spread
 from trainer.types import JudgedGroup
 from trainer.world.actions import BUY, HOLD, NO, SELL, YES, Decision
-from trainer.world.agents import EXPLORER, AgentAnswer, Ask, model_cast, readings, sized
+from trainer.world.agents import EXPLORER, AgentAnswer, Ask, any_offer, model_cast, readings, sized
 from trainer.world.arms import arms_of, markets_of
 from trainer.world.chance import unit
 from trainer.world.exchange import Exchange
@@ -65,8 +69,10 @@ class Choices:
 
     texts: list[str]
     features: Any
+    told: Any
+    """Of the valid ones, which trade a market of which the news says something; None if it points nowhere."""
     follows: Any
-    """Of the valid ones, whether each follows the news; None if it points nowhere."""
+    """Of the valid ones, which trade it the way that the news points."""
 
 
 def choices(seen: Observation, stage: StageName) -> Choices:
@@ -77,9 +83,8 @@ def choices(seen: Observation, stage: StageName) -> Choices:
     said = readings(seen)
     follows = np.array([said.get(one.market) == one.direction and one.verb != HOLD for one in decisions])
     texts = [str(decision) for decision in decisions]
-    return Choices(
-        [*texts, *(f"I would {text}" for text in texts)], np.concatenate([valid, wrong]), follows if said else None
-    )
+    told = np.array([one.market in said for one in decisions]) if said else None
+    return Choices([*texts, *(f"I would {text}" for text in texts)], np.concatenate([valid, wrong]), told, follows)
 
 
 def _features(decision: Decision, seen: Observation) -> Any:
@@ -116,8 +121,6 @@ class SoftmaxPolicy:
         stage: StageName = "several" if ask.seen.questions else "one"
         made, likely = self.at(ask.seen, stage)
         if ask.explores:
-            from trainer.world.agents import any_offer
-
             return AgentAnswer(str(any_offer(ask)), EXPLORER, 0.0, 0)
         place = int(np.searchsorted(np.cumsum(likely), unit(*ask.key, "sampling") * likely.sum(), side="right"))
         return AgentAnswer(made.texts[place], "softmax", 1.0, 0)
@@ -165,22 +168,26 @@ def gradient(policy: SoftmaxPolicy, hours: Sequence[PlayedHour], groups: Sequenc
 class Reading:
     valid: float
     direction: float
+    """Of the valid replies about a market that the news points for, the share in its direction."""
+    follows: float
+    """The share of all valid replies that trade such a market in its direction."""
 
 
 def examine(weights: Any, hours: Sequence[tuple[Observation, StageName]]) -> Reading:
     """Exact: by what the policy would reply, and not by a sample."""
     policy = SoftmaxPolicy(weights)
-    valid, follows = [], []
+    valid, right, follows = [], [], []
     for seen, stage in hours:
         made, likely = policy.at(seen, stage)
         own = likely[: len(likely) // 2]
         valid.append(own.sum())
-        if made.follows is not None:
+        if made.told is not None:
+            right.append(own[made.follows].sum() / own[made.told].sum())
             follows.append(own[made.follows].sum() / own.sum())
-    return Reading(float(np.mean(valid)), float(np.mean(follows)))
+    return Reading(float(np.mean(valid)), float(np.mean(right)), float(np.mean(follows)))
 
 
-def unseen_hours(seed: int, number: int = 200) -> list[tuple[Observation, StageName]]:
+def unseen_hours(seed: int, number: int = 100) -> list[tuple[Observation, StageName]]:
     market = Market(50_000 + seed, stage="several")
     hours = [market.hour(window_id) for window_id in windows_from(FIRST, number)]
     return [(observe(hour, 0, Exchange(hour).quotes(0)), "several") for hour in hours]
@@ -244,10 +251,10 @@ async def learn(seed: int, how: How, days: int, rate: float, luck: float = 0.2) 
     return Found(trained, played_tokens, days, False, draws, tuple(aims))
 
 
-def told(values: Sequence[float]) -> str:
+def told(values: Sequence[float], digits: int = 1) -> str:
     found = np.array(values, dtype=float)
     error = found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0.0
-    return f"{found.mean():9.2f} ± {error:.2f}"
+    return f"{found.mean():.{digits}f} ± {error:.{digits}f}"
 
 
 def main() -> int:
@@ -258,22 +265,35 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=4.0, help="length of a step")
     parser.add_argument("--luck", type=float, default=0.2)
     parser.add_argument("--quick", action="store_true", help="a short run")
-    options = parser.parse_args()
+    parser.add_argument("--model", choices=("softmax", "embedded"), default="softmax")
+    parser.add_argument("--keep", type=Path, help="embedded: folder for the homes; unset: a temporary one")
+    options, flags = parser.parse_known_args()
+    if options.model == "embedded":
+        from curriculum_embedded import compare
+
+        if options.quick:
+            options.seeds, flags = 1, [*flags, "--iterations", "1", "--windows-per-iteration", "4"]
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        compare(seeds, VALID, ABOVE_BASE, flags or ["--iterations", "12"], options.keep, quick=options.quick)
+        return 0
     if options.quick:
         options.seeds = 3
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found: dict[How, list[Found]] = {}
     print(
-        f"{'play':8s} reached   days             tokens trained       tokens played       share trained    share played   least arm"
+        f"{'play':8s} {'reached':>7s} {'days':>14s} {'tokens trained':>19s} {'tokens played':>19s}"
+        f" {'share of trained':>17s} {'seed by seed':>14s} {'least arm':>10s}"
     )
-    for how in ("uniform", "auto", "hardest"):
+    plays: tuple[How, ...] = ("uniform", "auto", "hardest")
+    for how in plays:
         own = found[how] = [asyncio.run(learn(seed, how, options.days, options.rate, options.luck)) for seed in seeds]
-        shares = [(a.trained / b.trained, a.played / b.played) for a, b in zip(own, found["uniform"], strict=True)]
+        whole = sum(one.trained for one in own) / sum(one.trained for one in found["uniform"])
+        shares = [one.trained / other.trained for one, other in zip(own, found["uniform"], strict=True)]
         least = min(min(one.draws.values()) / one.draws.total() for one in own)
         print(
-            f"{how:8s} {sum(one.is_reached for one in own):3d}/{len(own):3d} {told([one.days for one in own])}"
-            f" {told([one.trained for one in own])} {told([one.played for one in own])}"
-            f" {told([one for one, _ in shares])} {told([one for _, one in shares])}  {least:.3f}",
+            f"{how:8s} {sum(one.is_reached for one in own):3d}/{len(own):<3d} {told([one.days for one in own]):>14s}"
+            f" {told([one.trained for one in own]):>19s} {told([one.played for one in own]):>19s}"
+            f" {whole:17.2f} {told(shares, 2):>14s} {least:10.3f}",
             flush=True,
         )
     return 0

@@ -48,6 +48,7 @@ from trainer.world.exchange import Exchange
 from trainer.world.guard import DEFAULT_LIMITS
 from trainer.world.market import Market, StageName
 from trainer.world.observation import Observation, observe
+from trainer.world.play import own_lives
 from trainer.world.player import PlayedHour, Player
 
 AGENTS, GROUPS, HOURS, TOKENS = 8, 12, 24, 8
@@ -203,10 +204,12 @@ class Found:
     is_reached: bool
     draws: Counter[str]
     aims: tuple[float, ...]
+    base: Reading
+    latest: Reading
 
 
 def succeeded(played: PlayedHour) -> Result:
-    own = [life for life in played.agents if life.steps[0].answer.model != EXPLORER]
+    own = own_lives(played)
     return Result(sum(life.pnl > 0 for life in own), len(own))
 
 
@@ -216,7 +219,7 @@ async def learn(seed: int, how: How, days: int, rate: float, luck: float = 0.2) 
     weights, asked, judge = untrained(seed), unseen_hours(seed), OutcomeJudge()
     base = examine(weights, asked)
     aim, trained, played_tokens, held = 0.0, 0, 0, 0
-    draws, aims = Counter[str](), [0.0]
+    draws, aims, now = Counter[str](), [0.0], base
     for day in range(days):
         windows = windows_from(window_of(start_of(FIRST) + timedelta(hours=day * HOURS)), HOURS)
         likely = chances(arms, aim) if how == "auto" else equal_chances(arms)
@@ -247,8 +250,8 @@ async def learn(seed: int, how: How, days: int, rate: float, luck: float = 0.2) 
             now = examine(weights, asked)
             held = held + 1 if now.valid >= VALID and now.direction >= base.direction + ABOVE_BASE else 0
             if held == HELD:
-                return Found(trained, played_tokens, day + 1, True, draws, tuple(aims))
-    return Found(trained, played_tokens, days, False, draws, tuple(aims))
+                return Found(trained, played_tokens, day + 1, True, draws, tuple(aims), base, now)
+    return Found(trained, played_tokens, days, False, draws, tuple(aims), base, now)
 
 
 def told(values: Sequence[float], digits: int = 1) -> str:

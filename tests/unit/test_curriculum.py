@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,3 +127,27 @@ def test_a_judged_window_is_as_hard_as_its_agents_fall_behind_the_incumbent() ->
 def test_more_arms_than_floors_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="1 to 10 arms"):
         chances([Arm(str(number), 0.0) for number in range(11)], 0.0)
+
+
+# What it is worth: the short version of ``benchmarks/curriculum.py``
+
+
+def benchmark() -> Any:
+    path = Path(__file__).parents[2] / "benchmarks" / "curriculum.py"
+    spec = importlib.util.spec_from_file_location("benchmark_curriculum", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_a_policy_learns_by_curriculum_and_no_arm_has_less_than_its_share_of_the_draws() -> None:
+    module = benchmark()
+    found = await module.learn(0, "auto", days=4, rate=4.0)
+    assert sum(found.draws.values()) == 24 * found.days
+    assert min(found.draws.values()) >= FLOOR * found.draws.total()
+    assert len(found.draws) == 4
+    assert found.latest.valid > 2 * found.base.valid
+    again = await module.learn(0, "auto", days=4, rate=4.0)
+    assert again == found, "seeded"

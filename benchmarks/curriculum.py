@@ -1,6 +1,6 @@
 """How many tokens stage ``several`` takes with a curriculum, beside uniform play of the same arms.
 
-    python benchmarks/curriculum.py [--seeds 20] [--days 40] [--quick]
+    python benchmarks/curriculum.py [--seeds 20] [--days 40] [--explore temperature] [--quick]
     python benchmarks/curriculum.py --model embedded [--seeds 3] [--keep DIR] [--quick] [FLAGS OF train_mmo.py]
 
 A policy with a weight for each word, verb and form decides in the real simulated market: its hours, agents,
@@ -41,7 +41,7 @@ from trainer.train.credit import beside_the_game, history_of
 from trainer.train.selection import spread
 from trainer.types import JudgedGroup
 from trainer.world.actions import BUY, HOLD, NO, SELL, YES, Decision
-from trainer.world.agents import EXPLORER, AgentAnswer, Ask, any_offer, model_cast, readings, sized
+from trainer.world.agents import EXPLORER, AgentAnswer, Ask, Exploring, any_offer, model_cast, readings, sized
 from trainer.world.arms import arms_of, markets_of
 from trainer.world.chance import unit
 from trainer.world.exchange import Exchange
@@ -121,7 +121,7 @@ class SoftmaxPolicy:
     async def answer(self, ask: Ask) -> AgentAnswer:
         stage: StageName = "several" if ask.seen.questions else "one"
         made, likely = self.at(ask.seen, stage)
-        if ask.explores:
+        if ask.explores and ask.exploration.how == "answers":
             return AgentAnswer(str(any_offer(ask)), EXPLORER, 0.0, 0)
         place = int(np.searchsorted(np.cumsum(likely), unit(*ask.key, "sampling") * likely.sum(), side="right"))
         return AgentAnswer(made.texts[place], "softmax", 1.0, 0)
@@ -213,7 +213,9 @@ def succeeded(played: PlayedHour) -> Result:
     return Result(sum(life.pnl > 0 for life in own), len(own))
 
 
-async def learn(seed: int, how: How, days: int, rate: float, luck: float = 0.2) -> Found:
+async def learn(
+    seed: int, how: How, days: int, rate: float, luck: float = 0.2, explore: Exploring = "answers"
+) -> Found:
     markets = markets_of(Market(seed, luck, "several"))
     arms = arms_of(list(markets))
     weights, asked, judge = untrained(seed), unseen_hours(seed), OutcomeJudge()
@@ -228,8 +230,9 @@ async def learn(seed: int, how: How, days: int, rate: float, luck: float = 0.2) 
         policy = SoftmaxPolicy(weights)
         hours: list[PlayedHour] = []
         for window_id, arm in zip(windows, chosen, strict=True):
-            player = Player(markets[arm.name], model_cast(AGENTS, seed, policy), exploration_of("answers"))
-            hours += [one async for one in player.play([window_id])]
+            player = Player(markets[arm.name], model_cast(AGENTS, seed, policy), exploration_of(explore))
+            index = day * HOURS + len(hours)
+            hours += [one async for one in player.play([window_id], first_index=index)]
         results = [succeeded(one) for one in hours]
         played_tokens += TOKENS * sum(one.tried for one in results)
         aim = moved(aim, results)
@@ -267,6 +270,7 @@ def main() -> int:
     parser.add_argument("--days", type=int, default=40, help="after which a seed has not reached the stage")
     parser.add_argument("--rate", type=float, default=4.0, help="length of a step")
     parser.add_argument("--luck", type=float, default=0.2)
+    parser.add_argument("--explore", choices=("answers", "temperature"), default="answers")
     parser.add_argument("--quick", action="store_true", help="a short run")
     parser.add_argument("--model", choices=("softmax", "embedded"), default="softmax")
     parser.add_argument("--keep", type=Path, help="embedded: folder for the homes; unset: a temporary one")
@@ -289,7 +293,9 @@ def main() -> int:
     )
     plays: tuple[How, ...] = ("uniform", "auto", "hardest")
     for how in plays:
-        own = found[how] = [asyncio.run(learn(seed, how, options.days, options.rate, options.luck)) for seed in seeds]
+        own = found[how] = [
+            asyncio.run(learn(seed, how, options.days, options.rate, options.luck, options.explore)) for seed in seeds
+        ]
         whole = sum(one.trained for one in own) / sum(one.trained for one in found["uniform"])
         shares = [one.trained / other.trained for one, other in zip(own, found["uniform"], strict=True)]
         least = min(min(one.draws.values()) / one.draws.total() for one in own)

@@ -1,4 +1,4 @@
-"""What is played or trained next: arms from easy to hard, and draws that keep near what the agents half succeed at.
+"""What is played or trained next: arms from easy to hard, and draws that keep near what about half succeed at.
 
 An arm is a kind of window: a stage and a luck of the simulated market, or windows of a log that are about equally hard.
 Where all agents succeed, and where all fail, a group has no spread and teaches nothing. So there is an *aim*, a
@@ -22,13 +22,14 @@ import numpy as np
 
 FLOOR = 0.05
 """The least share of the draws that an arm has."""
-TARGET = 0.5
-"""The share of successes at which the aim stays where it is; half, where the scores of a group differ most."""
-PACE = 0.5
+TARGET = 0.4
+"""The share of successes at which the aim stays where it is. AdaRFT's is a half; a guess between up and down succeeds
+half of the time already, so an agent that is often invalid never gets there."""
+PACE = 0.25
 """The most that the aim moves from one round to the next."""
 SHARPNESS = 2.0
-"""How fast the aim moves for a given distance from the target. This and the two above are AdaRFT's own."""
-WIDTH = 0.15
+"""How fast the aim moves for a given distance from the target; AdaRFT's own."""
+WIDTH = 0.3
 """How far from the aim an arm's chance has fallen to a third."""
 MOST_ARMS = 10
 """Half of what the floors leave room for, so that at least half of the draws are by chance."""

@@ -76,25 +76,25 @@ async def test_a_loop_that_is_killed_while_it_plays_goes_on_with_the_same_draws(
     """kill -9 within the second day: its round is stored, some of its hours are played."""
     command = Command(database_url, tmp_path / "home", shared_tiny_model(tmp_path_factory))
     flags = ["--simulate", "on", "--stage", "several", "--curriculum", "auto", "--iterations", "2", "--agents", "4"]
-    flags += ["--windows-per-iteration", "24", "--groups-per-step", "24", "--held-out-share", "0"]
+    flags += ["--windows-per-iteration", "12", "--groups-per-step", "12", "--held-out-share", "0"]
     flags += ["--until", NOW.isoformat(), "--eval-questions", "0"]
     process = command.start(*flags)
-    while process.is_alive() and not 24 < len(await worlds(database)) < 48:
+    while process.is_alive() and not 12 < len(await worlds(database)) < 24:
         await asyncio.sleep(0.002)
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL, command.output.read_text()
     [run_id] = [row[0] for row in await database.pool.fetch("SELECT run_id FROM hindsight.runs")]
     drawn = await draws_of(database.pool, run_id)
-    assert len(drawn) == 48
-    assert 24 < len(await worlds(database)) < 48
+    assert len(drawn) == 24
+    assert 12 < len(await worlds(database)) < 24
 
     code, output = await command.run(*flags)
     assert code in (0, 5), output
     assert list((await draws_of(database.pool, run_id)).items()) == list(drawn.items())
     assert await worlds(database) == drawn
     assert await database.pool.fetchval("SELECT count(*) FROM hindsight.curriculum_rounds") == 2
-    assert min(Counter(drawn.values()).values()) >= 0.05 * 48
+    assert min(Counter(drawn.values()).values()) >= 0.05 * 24
 
 
 async def test_the_next_run_of_a_model_goes_on_where_the_last_one_aimed(

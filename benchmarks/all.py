@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NOT_RUN_ALONE = {"all", "language_steps", "language_week", "trl_step"}
+NOT_RUN_ALONE = {"all", "curriculum_embedded", "language_steps", "language_week", "transfer_embedded", "trl_step"}
 
 
 def main() -> int:

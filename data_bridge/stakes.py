@@ -209,6 +209,16 @@ def net_stakes(readings: Sequence[Reading], unsized: float) -> list[Stake] | Non
     ]
 
 
+_EVEN = 0.1
+"""The share of the balance that a stake counts for in ``gain_of`` if its decision names none."""
+
+
+def gain_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> float | None:
+    """What the decisions gained by the window's prices, as a share of the balance; None if it cannot be told."""
+    held = net_stakes(readings_of(trajectory.actions, outcomes), _EVEN)
+    return None if held is None else sum((stake.share or 0.0) * stake.gain for stake in held)
+
+
 def claimed_price(action: Action) -> float | None:
     """The price at which the row says that its order was filled."""
     price = _number(action.result, _PRICE) if isinstance(action.result, Mapping) else None

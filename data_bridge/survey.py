@@ -14,6 +14,7 @@ from data_bridge.discovery import WindowRef
 from data_bridge.models import DECISIONS, AgentTrajectory, LLMCall
 from data_bridge.quality import CheckedWindow, Exclusion, Measured, Reason, Rules, check, leave_out_unmeasured
 from data_bridge.reader import WindowReader
+from data_bridge.stakes import gain_of
 
 CHARACTERS_PER_TOKEN = 3
 """For estimates without a tokenizer. English has about four, JSON full of numbers about three: an overestimate."""
@@ -32,6 +33,8 @@ class UsableTrajectory:
     content_hash: str = ""
     decisions: int = 0
     """Steps in which something was decided."""
+    gain: float | None = None
+    """What its decisions gained by the game's own prices; None if that was not asked for or is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ async def survey(
     purposes: Collection[str] = DECISIONS,
     *,
     is_measured: Measured | None = None,
+    with_gains: bool = False,
     is_wanted: Callable[[str], bool] | None = None,
     on_window: Callable[[int, int], None] | None = None,
     on_read: Callable[[AgentTrajectory], None] | None = None,
@@ -116,8 +120,8 @@ async def survey(
     With ``is_wanted`` only windows with such an id.
 
     ``purposes`` selects the calls that are trained. With ``is_measured``, rows that the judge could not score are left
-    out, before they are put into a group. ``on_window`` is called after each window with the number of
-    windows done and the total, ``on_read`` with each trajectory that could be read.
+    out, before they are put into a group; ``with_gains`` adds what each gained. ``on_window`` is called after each
+    window with the number of windows done and the total, ``on_read`` with each trajectory that could be read.
     """
     found = [ref for ref in await reader.discover(everything=True) if is_wanted is None or is_wanted(ref.window_id)]
     summaries: list[WindowSummary] = []
@@ -129,14 +133,16 @@ async def survey(
             checked = check(window, rules)
             if is_measured is not None:
                 checked = leave_out_unmeasured(checked, rules, is_measured)
-            summaries.append(summarise(checked, purposes))
+            summaries.append(summarise(checked, purposes, with_gains=with_gains))
             if on_window is not None:
                 on_window(len(summaries), len(found))
     refs = tuple(ref for ref, summary in zip(found, summaries, strict=True) if summary.usable)
     return Survey(tuple(summaries), refs, total(summaries))
 
 
-def summarise(checked: CheckedWindow, purposes: Collection[str] = DECISIONS) -> WindowSummary:
+def summarise(
+    checked: CheckedWindow, purposes: Collection[str] = DECISIONS, *, with_gains: bool = False
+) -> WindowSummary:
     window = checked.window
     outcomes = window.outcomes
     made = [pnl for pnl in (trajectory.window_pnl for trajectory in window.trajectories) if pnl is not None]
@@ -155,7 +161,7 @@ def summarise(checked: CheckedWindow, purposes: Collection[str] = DECISIONS) -> 
             len(outcomes.predictions),
         ),
         pnl_range=(min(made), max(made)) if made else None,
-        usable=tuple(_usable(trajectory, purposes) for trajectory in checked.usable),
+        usable=tuple(_usable(one, purposes, gain_of(one, outcomes) if with_gains else None) for one in checked.usable),
         excluded=checked.excluded,
     )
 
@@ -179,7 +185,7 @@ def total(windows: list[WindowSummary]) -> Totals:
     )
 
 
-def _usable(trajectory: AgentTrajectory, purposes: Collection[str]) -> UsableTrajectory:
+def _usable(trajectory: AgentTrajectory, purposes: Collection[str], gain: float | None) -> UsableTrajectory:
     calls = trajectory.llm_calls
     shown = sum(len(call.user_prompt) + len(call.response) + len(call.reasoning or "") for call in calls)
     trained = sum(_tokens_of_call(call) for call in calls if call.purpose in purposes)
@@ -192,6 +198,7 @@ def _usable(trajectory: AgentTrajectory, purposes: Collection[str]) -> UsableTra
         train_tokens=trained,
         content_hash=trajectory.content_hash,
         decisions=sum(step.action is not None or bool(step.llm_calls) for step in trajectory.steps),
+        gain=gain,
     )
 
 

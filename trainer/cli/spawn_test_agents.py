@@ -60,7 +60,7 @@ async def _spawn(settings: SpawnSettings, windows: Sequence[str], market: Market
 
     async with _own_database(settings) as database, _cast(settings) as cast:
         started = time.monotonic()
-        fresh = await unplayed(database, astuple(market), windows, EDITION)
+        fresh = await unplayed(database, dict.fromkeys(windows, astuple(market)), EDITION)
         with _progress(len(windows), quiet=settings.output.json_output) as advance:
             tally = await play_windows(
                 database,

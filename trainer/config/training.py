@@ -337,6 +337,11 @@ class RunSettings(Section):
     iterations: int = setting(
         6, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
     )
+    curriculum: Literal["off", "auto", "uniform"] = setting(
+        "off",
+        "Which windows come first: in the simulated market the stages and luck up to --stage and --luck, in a log the "
+        "windows by how hard they are; auto: near what half of the agents succeed at; uniform: any, for comparison.",
+    )
     windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
     require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.", common=True)
     promote: bool = setting(True, "Promote the checkpoint if the gate says so.", common=True)

@@ -76,6 +76,17 @@ def marked_groups(patterns: Sequence[ErrorPattern], groups: Mapping[str, tuple[s
     )
 
 
+async def observed_of(database: Database, model: str, window_ids: Iterable[str]) -> list[Observed]:
+    """What went wrong in the trajectories of these windows, as far as runs of ``model`` have read them."""
+    rows = await database.pool.fetch(
+        "SELECT DISTINCT ON (o.trajectory_id) o.trajectory_id, o.agent_id, o.window_id, o.faults::text"
+        " FROM hindsight.observed o JOIN hindsight.runs r USING (run_id)"
+        " WHERE r.model = $1 AND o.window_id = ANY($2) ORDER BY o.trajectory_id, r.started_at DESC",
+        *(model, list(window_ids)),
+    )
+    return [_observed(row) for row in rows]
+
+
 def _observed(row: Any) -> Observed:
     faults = msgspec.json.decode(row["faults"], type=tuple[Fault, ...])
     return Observed(row["trajectory_id"], row["agent_id"], row["window_id"], faults)

@@ -5,7 +5,7 @@ This module knows nothing about markets or accounts: a world is four settings, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import asyncpg
@@ -29,7 +29,9 @@ ON CONFLICT (window_id) DO NOTHING
 """
 _REMEMBER_WINDOW = """
 UPDATE hindsight.simulated_windows
-SET prompt_version = $2, window_index = $3, limits = $4::jsonb, tape = $5::jsonb WHERE window_id = $1
+SET prompt_version = $2, window_index = $3, limits = $4::jsonb, tape = $5::jsonb, tried = $6, succeeded = $7,
+    states = $8
+WHERE window_id = $1
 """
 _SETTINGS = """
 SELECT window_id, world_seed, luck, stage, decisions, prompt_version AS edition, tape <> 'null' AS is_played
@@ -51,7 +53,7 @@ SELECT EXISTS (
 
 
 class SimulatedWindowRow(NamedTuple):
-    """A window of a simulated market, in the order of the table's columns."""
+    """A window of a simulated market, in the order of the table's columns; a replay reads those up to the tape."""
 
     window_id: str
     world_seed: int
@@ -64,6 +66,12 @@ class SimulatedWindowRow(NamedTuple):
     """How many windows this world had played before."""
     limits: str
     tape: str
+    tried: int | None = None
+    """Agents that did not explore; None for a window from before there was a curriculum."""
+    succeeded: int | None = None
+    """Of them, those that ended it with a profit."""
+    states: tuple[str, ...] = ()
+    """The signatures of the states in which its decisions were made."""
 
 
 class SimulatedAgentRow(NamedTuple):
@@ -87,11 +95,11 @@ async def claim(database: Database, windows: Sequence[SimulatedWindowRow]) -> No
     A process killed between this and ``remember`` can continue with the same settings. Of two worlds that claim an hour
     at the same moment one is refused, before it has written to it.
     """
-    world = (windows[0].world_seed, windows[0].luck, windows[0].stage, windows[0].decisions)
+    worlds: dict[str, World] = {one.window_id: (one.world_seed, one.luck, one.stage, one.decisions) for one in windows}
     async with database.pool.acquire() as connection, connection.transaction():
-        await connection.executemany(_CLAIM_WINDOW, [window[:-1] for window in windows])
-        claimed = await connection.fetch(_SETTINGS, [window.window_id for window in windows])
-        played = _played(world, windows[0].edition, claimed)
+        await connection.executemany(_CLAIM_WINDOW, [window[:8] for window in windows])
+        claimed = await connection.fetch(_SETTINGS, list(worlds))
+        played = _played(worlds, windows[0].edition, claimed)
     if played:
         raise ConfigurationError(
             f"Window {min(played)} was just played by another process with the same settings: run again."
@@ -102,25 +110,28 @@ async def remember(
     database: Database, windows: Sequence[SimulatedWindowRow], agents: Sequence[SimulatedAgentRow]
 ) -> None:
     """Store the claimed windows as played and the agents' accounts after the last, in one transaction."""
-    updates = [(row.window_id, row.edition, row.window_index, row.limits, row.tape) for row in windows]
+    updates = [
+        (row.window_id, row.edition, row.window_index, row.limits, row.tape, row.tried, row.succeeded, list(row.states))
+        for row in windows
+    ]
     async with database.pool.acquire() as connection, connection.transaction():
         await connection.executemany(_REMEMBER_WINDOW, updates)
         await connection.execute(_REMEMBER_AGENTS, *zip(*agents, strict=True))
 
 
-async def unplayed(database: Database, world: World, window_ids: Sequence[str], edition: str) -> list[str]:
-    """Those of ``window_ids`` that this world has not played yet; an hour belongs to one world only."""
-    played = _played(world, edition, await database.pool.fetch(_SETTINGS, list(window_ids)))
-    return [window_id for window_id in window_ids if window_id not in played]
+async def unplayed(database: Database, worlds: Mapping[str, World], edition: str) -> list[str]:
+    """The windows of ``worlds`` that were not played yet; an hour belongs to one world only."""
+    played = _played(worlds, edition, await database.pool.fetch(_SETTINGS, list(worlds)))
+    return [window_id for window_id in worlds if window_id not in played]
 
 
-def _played(world: World, edition: str, rows: Sequence[asyncpg.Record]) -> set[str]:
-    """The windows that ``world`` has played; ConfigurationError if one of them belongs to another world.
+def _played(worlds: Mapping[str, World], edition: str, rows: Sequence[asyncpg.Record]) -> set[str]:
+    """The windows that their world has played; ConfigurationError if one of them belongs to another world.
 
     Hours that another edition has played are played. An hour that it began cannot be finished by this one.
     """
     for window_id, *settings, begun_by, is_played in rows:
-        if tuple(settings) != world:
+        if tuple(settings) != worlds[window_id]:
             raise ConfigurationError(
                 f"Window {window_id} was already simulated with other settings (seed, luck, stage, decisions: "
                 f"{', '.join(map(str, settings))}): choose other hours with --start, or another --home."
@@ -142,6 +153,16 @@ async def windows_played(database: Database, seed: int) -> int:
     """How many windows the world of ``seed`` has played so far."""
     query = "SELECT count(*) FROM hindsight.simulated_windows WHERE world_seed = $1 AND tape <> 'null'"
     return int(await database.pool.fetchval(query, seed))
+
+
+async def known_states(database: Database, seed: int, before: str) -> dict[str, int]:
+    """How often the world of ``seed`` has met each state before the window ``before``, by signature."""
+    rows = await database.pool.fetch(
+        "SELECT state, count(*) AS times FROM hindsight.simulated_windows, unnest(states) AS state"
+        " WHERE world_seed = $1 AND window_id < $2 AND tape <> 'null' GROUP BY state ORDER BY state",
+        *(seed, before),
+    )
+    return {row["state"]: row["times"] for row in rows}
 
 
 async def newest_simulated(database: Database) -> str | None:

@@ -82,6 +82,7 @@ async def survey_log(
     *,
     model: str,
     has_ledger: bool = True,
+    with_gains: bool = False,
 ) -> SurveyedLog:
     """The windows of the lookback, and older ones that were evaluated on and that no run of ``model`` has reached."""
     consulted = await first_consulted(database.pool, model) if has_ledger else {}
@@ -93,7 +94,9 @@ async def survey_log(
     def is_wanted(window_id: str) -> bool:
         return window_id in released or start_of(window_id) >= first
 
-    surveyed = await survey(reader, reader.rules, purposes, is_measured=is_measured, is_wanted=is_wanted)
+    surveyed = await survey(
+        reader, reader.rules, purposes, is_measured=is_measured, is_wanted=is_wanted, with_gains=with_gains
+    )
     return SurveyedLog(reader, surveyed, frozenset(consulted))
 
 

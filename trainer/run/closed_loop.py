@@ -25,6 +25,7 @@ from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
 from trainer.plan.plan import look_ahead, survey_log
 from trainer.progress import counted
+from trainer.run.curriculum import joined, markets_of_day
 from trainer.run.session import Session, fingerprint
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.forks import start_step_of
@@ -89,7 +90,7 @@ async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -
             day = _day(loop.first_window, number, settings.run.windows_per_iteration)
             run.progress.parts, run.progress.parts_done = settings.run.iterations, number
             run.progress.doing("playing", f"day {number + 1} of {settings.run.iterations}")
-            tally, played_with = await _play(session, engine, day)
+            tally, played_with = await _play(session, engine, day, run.run_id)
             try:
                 await _train(run, day)
             except NotEnoughData as error:
@@ -117,7 +118,9 @@ async def play_for_evaluation(session: Session, start: datetime | None = None) -
     first = window_of(start) if start is not None else await _first_window(session)
     hours = Day(0, windows_from(first, session.settings.windows.eval_windows))
     async with _engine(session) as engine:
-        await _play(session, engine, hours, f"evaluation: playing {counted(len(hours.window_ids), 'later window')}")
+        await _play(
+            session, engine, hours, heading=f"evaluation: playing {counted(len(hours.window_ids), 'later window')}"
+        )
     return hours.now
 
 
@@ -160,8 +163,14 @@ async def _engine(session: Session) -> AsyncIterator[Engine | None]:
         yield engine
 
 
-async def _play(session: Session, engine: Engine | None, day: Day, heading: str = "") -> tuple[Tally, str]:
-    """Play the remaining windows of ``day`` with the newest checkpoint."""
+async def _play(
+    session: Session, engine: Engine | None, day: Day, run_id: str | None = None, heading: str = ""
+) -> tuple[Tally, str]:
+    """Play the remaining windows of ``day`` with the newest checkpoint.
+
+    The hours of a run are played by its curriculum, those that decide about its result in the market that was asked
+    for.
+    """
     from trainer.inference.chat_models import Access, open_chat_model
 
     settings = session.settings
@@ -170,6 +179,10 @@ async def _play(session: Session, engine: Engine | None, day: Day, heading: str 
     market = Market(world.world_seed, world.luck, world.stage, world.decisions)
     heading = heading or f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')}"
     session.view.say(f"{heading} with {checkpoint.name}")
+    markets = {} if run_id is None else await markets_of_day(session, run_id, market, day.window_ids)
+    exploration = exploration_of(world.explore)
+    if markets:
+        exploration = await joined(session, exploration, market, day.window_ids)
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     async with open_chat_model(checkpoint, access, engine) as model:
         cast = model_cast(world.agents, world.world_seed, ChatPolicy(model, world.temperature))
@@ -183,8 +196,9 @@ async def _play(session: Session, engine: Engine | None, day: Day, heading: str 
                 market,
                 cast,
                 window_ids,
-                exploration=exploration_of(world.explore),
+                exploration=exploration,
                 lookahead=len(window_ids),
+                markets=markets,
                 on_window=tally.add,
             )
             logger.debug("day %d: %d windows played", day.number + 1, part.windows)

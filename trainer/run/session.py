@@ -46,4 +46,6 @@ def fingerprint(settings: TrainSettings) -> str:
     values = {name: value for name, value in flat_values(settings).items() if name in decisive}
     if "held_out_share" not in settings.windows.model_fields_set:
         values["held_out_share"] = 0.1  # the default of 0.1.0, so that its runs can be resumed
+    if settings.run.curriculum != "off":
+        values["curriculum"] = settings.run.curriculum
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=12).hexdigest()

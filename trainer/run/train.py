@@ -24,6 +24,7 @@ from trainer.plan.plan import Outlook, look_ahead, survey_log
 from trainer.progress import View, counted
 from trainer.run.after_training import AfterTraining, after_training
 from trainer.run.closed_loop import play_for_evaluation, train_in_closed_loop
+from trainer.run.curriculum import in_curriculum_order
 from trainer.run.session import Session, fingerprint
 from trainer.run.shutdown import stop_on_signal, unless_stopped
 from trainer.run.training_run import TrainingRun, open_run
@@ -193,6 +194,7 @@ async def plan_log(settings: TrainSettings, database: Database, ledger: Ledger |
         measured_by(settings.judge),
         model=settings.model.model,
         has_ledger=ledger is not None,
+        with_gains=settings.run.curriculum != "off",
     )
     unfinished = None
     if ledger is not None and settings.run.resume:
@@ -234,7 +236,8 @@ async def train_on_log(
                 f"Run {run.run_id} has nothing left to train and trained nothing before; "
                 "`--no-resume` starts a new run with the available windows."
             )
-        await run.train(plan.reader, plan.outlook.windows, plan.outlook.refs)
+        windows, refs = await in_curriculum_order(session, run.run_id, plan.outlook)
+        await run.train(plan.reader, windows, refs)
         result = await then(run)
     return run, result
 

@@ -25,6 +25,7 @@ from data_bridge.reader import WindowReader
 from data_bridge.redaction import redact
 from trainer.config.settings import public_values
 from trainer.judge.open import open_judge
+from trainer.ledger.curriculum import arms_of_run
 from trainer.ledger.events import EventKind
 from trainer.ledger.read.run_facts import gather
 from trainer.ledger.run_folder import RunFolder
@@ -69,6 +70,8 @@ class RunSummary(TypedDict, total=False):
     cost_usd: float
     seconds: float
     left_out: dict[str, int]
+    curriculum: dict[str, int]
+    """How often each arm was drawn, with --curriculum."""
 
 
 @dataclass(slots=True)
@@ -274,6 +277,8 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
     }
     try:
         left_out = run.summary["left_out"] = await run.session.ledger.exclusion_counts(run.run_id)
+        if drawn := await arms_of_run(run.session.database.pool, run.run_id):
+            run.summary["curriculum"] = {one.name: one.draws for one in drawn}
         if Reason.OVER_BUDGET.value in left_out:
             data = {"left_out": left_out[Reason.OVER_BUDGET.value], "max_cost": run.session.settings.judge.max_cost}
             await run.session.ledger.tell(run.run_id, EventKind.BUDGET, data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
@@ -53,17 +53,24 @@ class Exploration:
     over_windows: int = 168
     how: Exploring = "temperature"
     hot_temperature: float = 1.0
+    known_states: Mapping[str, int] | None = None
+    """How often the log has each state, by signature: where that is seldom, more is explored. None: all are alike."""
+    is_careful: bool = False
+    """Whether an agent in a risky or urgent state never explores; see ``states``."""
 
     def epsilon(self, window_index: int) -> float:
         """The share of the agents that explore in the ``window_index``-th window played."""
         progress = min(1.0, window_index / max(1, self.over_windows))
         return self.start + (self.end - self.start) * progress
 
-    def explorers(self, agents: int, window_index: int, *key: object) -> dict[int, int]:
-        """The agents that explore at one decision, each with its turn."""
-        expected = self.epsilon(window_index) * agents
+    def explorers(
+        self, agents: int, window_index: int, *key: object, share: float = 1.0, barred: Collection[int] = ()
+    ) -> dict[int, int]:
+        """The agents that explore at one decision, each with its turn: ``share`` of the usual, none of ``barred``."""
+        expected = min(1.0, self.epsilon(window_index) * share) * agents
         number = math.floor(expected) + (unit(*key, "one more") < expected % 1)
-        return {agent: turn for turn, agent in enumerate(shuffled(range(agents), *key, "explorers")[:number])}
+        chosen = [agent for agent in shuffled(range(agents), *key, "explorers") if agent not in barred]
+        return {agent: turn for turn, agent in enumerate(chosen[:number])}
 
 
 DEFAULT_EXPLORATION = Exploration()

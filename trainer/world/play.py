@@ -6,7 +6,7 @@ A window that has been played is not changed, so that an interrupted call can be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, astuple, dataclass, field
 from datetime import timedelta
@@ -19,12 +19,13 @@ from data_bridge.errors import ConfigurationError
 from data_bridge.migrate import has_game_tables, owns_game_tables
 from data_bridge.recorder import Recorder
 from trainer.ledger import simulation
-from trainer.world.agents import DEFAULT_EXPLORATION, Agent, Exploration
+from trainer.world.agents import DEFAULT_EXPLORATION, EXPLORER, Agent, Exploration
 from trainer.world.exchange import Book
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits
 from trainer.world.market import EDITION, Market
 from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import record_hour
+from trainer.world.states import state_of
 
 _MAX_AWAY = timedelta(seconds=15)
 """How long the database may be away before a world that is played stops; what is recorded waits in the spool."""
@@ -100,17 +101,21 @@ async def play_windows(
     limits: TradingLimits = DEFAULT_LIMITS,
     lookahead: int = 0,
     write_together: int = 1,
+    markets: Mapping[str, Market] | None = None,
     on_window: Callable[[PlayedHour], None] | None = None,
 ) -> Tally:
     """Play those of ``window_ids`` that have not been played, in order; returns the results by agent.
 
     The first decisions of ``lookahead`` more windows are requested in advance, for models that batch requests.
-    ``write_together`` windows are written at a time: faster, but an interruption loses up to that many.
+    ``write_together`` windows are written at a time: faster, but an interruption loses up to that many. ``markets``
+    names the windows that are played in another market than ``market``: those of a curriculum.
     """
     await refuse_a_live_game(database)
-    todo = await simulation.unplayed(database, astuple(market), window_ids, EDITION)
+    others = markets or {}
+    worlds = {window_id: astuple(others.get(window_id, market)) for window_id in window_ids}
+    todo = await simulation.unplayed(database, worlds, EDITION)
     first_index = await simulation.windows_played(database, market.seed)
-    player = Player(market, cast, exploration, limits)
+    player = Player(market, cast, exploration, limits, others)
     known = await simulation.balances(database, [agent.agent_id for agent in cast])
     player.resume({agent_id: Book(*figures) for agent_id, figures in known.items()})
     tally = Tally()
@@ -119,7 +124,10 @@ async def play_windows(
 
         async def write() -> None:
             numbered = enumerate(waiting, start=first_index + tally.windows)
-            windows = [_window_row(market, limits, played, index) for index, played in numbered]
+            windows = [
+                _window_row(others.get(played.hour.window_id, market), limits, played, index)
+                for index, played in numbered
+            ]
             await simulation.claim(database, windows)
             await asyncio.gather(*(record_hour(recorder, database, played, market.seed) for played in waiting))
             await simulation.remember(database, windows, [_agent_row(market, life) for life in waiting[-1].agents])
@@ -151,13 +159,22 @@ async def refuse_a_live_game(database: Database) -> None:
 
 
 def _window_row(market: Market, limits: TradingLimits, played: PlayedHour, index: int) -> simulation.SimulatedWindowRow:
+    own = own_lives(played)
     return simulation.SimulatedWindowRow(
         played.hour.window_id,
         *(market.seed, market.luck, market.stage, market.decisions),
         *(EDITION, index),
         limits=msgspec.json.encode(asdict(limits)).decode(),
         tape=msgspec.json.encode(played.tape).decode(),
+        tried=len(own),
+        succeeded=sum(life.pnl > 0 for life in own),
+        states=tuple(state_of(step.seen) for step in played.agents[0].steps),
     )
+
+
+def own_lives(played: PlayedHour) -> list[AgentHour]:
+    """The agents whose every answer was their own: what exploration chose says nothing about how hard an hour was."""
+    return [life for life in played.agents if all(step.answer.model != EXPLORER for step in life.steps)]
 
 
 def _agent_row(market: Market, life: AgentHour) -> simulation.SimulatedAgentRow:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from data_bridge.models import ChatMessage
@@ -15,6 +15,7 @@ from trainer.world.exchange import Book, Exchange, Tape, fill_price, marks
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits, judge_reply
 from trainer.world.market import Hour, Market
 from trainer.world.observation import Observation, messages_for, observe
+from trainer.world.states import forbids_exploring, is_far_from_risk, state_of, thinness
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Player:
     cast: Sequence[Agent]
     exploration: Exploration = DEFAULT_EXPLORATION
     limits: TradingLimits = DEFAULT_LIMITS
+    markets: Mapping[str, Market] = field(default_factory=dict)
+    """The windows that are played in another market than ``market``: those of a curriculum."""
 
     @cached_property
     def _books(self) -> dict[str, Book]:
@@ -84,26 +87,52 @@ class Player:
         upcoming = iter(enumerate(window_ids, start=first_index))
         try:
             while True:
-                while len(asked) <= lookahead and (following := next(upcoming, None)) is not None:
+                while len(asked) <= self._ahead(lookahead) and (following := next(upcoming, None)) is not None:
                     index, window_id = following
-                    hour = self.market.hour(window_id)
-                    first = observe(hour, 0, Exchange(hour).quotes(0))
-                    asked.append((hour, index, asyncio.create_task(self._ask(first, index), name=f"ask {window_id}")))
+                    hour = self._market(window_id).hour(window_id)
+                    answers = self._ask(observe(hour, 0, Exchange(hour).quotes(0)), index, self._barred(hour, 0))
+                    asked.append((hour, index, asyncio.create_task(answers, name=f"ask {window_id}")))
                 if not asked:
                     return
-                hour, index, answers = asked.popleft()
-                yield await self._play_hour(hour, index, await answers)
+                hour, index, first = asked.popleft()
+                yield await self._play_hour(hour, index, await first)
         finally:
-            unused = [answers for _, _, answers in asked]
-            for answers in unused:
-                answers.cancel()
+            unused = [waiting for _, _, waiting in asked]
+            for waiting in unused:
+                waiting.cancel()
             await asyncio.gather(*unused, return_exceptions=True)
 
-    async def _ask(self, seen: Observation, window_index: int) -> list[AgentAnswer]:
+    def _market(self, window_id: str) -> Market:
+        return self.markets.get(window_id, self.market)
+
+    def _ahead(self, lookahead: int) -> int:
+        """How many windows may be asked ahead: none while the result of the last could bar an agent from exploring."""
+        if not self.exploration.is_careful:
+            return lookahead
+        books = ((self._books[agent.agent_id], agent.starting_balance) for agent in self.cast)
+        return lookahead if all(is_far_from_risk(*one) for one in books) else 0
+
+    def _barred(self, hour: Hour, step: int, books: Sequence[Book] = (), gains: Sequence[float] = ()) -> set[int]:
+        """The places of agents that must not explore at this decision; without ``books``, at the start of the hour."""
+        if not self.exploration.is_careful:
+            return set()
+        held = books or [self._books[agent.agent_id].next_window() for agent in self.cast]
+        found = zip(self.cast, held, gains or [0.0] * len(held), strict=True)
+        is_last = step == len(hour.minutes) - 1
+        return {
+            place
+            for place, (agent, book, gain) in enumerate(found)
+            if forbids_exploring(book, gain, agent.starting_balance, self.limits, is_last=is_last)
+        }
+
+    async def _ask(self, seen: Observation, window_index: int, barred: Collection[int]) -> list[AgentAnswer]:
         """One answer per agent, in the cast's order, all requested concurrently."""
-        messages = messages_for(seen, self.market.stage)
-        decision = (self.market.seed, seen.window_id, seen.step)
-        explorers = self.exploration.explorers(len(self.cast), window_index, *decision)
+        market, exploration = self._market(seen.window_id), self.exploration
+        messages = messages_for(seen, market.stage)
+        decision = (market.seed, seen.window_id, seen.step)
+        known = exploration.known_states
+        share = 1.0 if known is None else thinness(state_of(seen), known)
+        explorers = exploration.explorers(len(self.cast), window_index, *decision, share=share, barred=barred)
 
         def ask(place: int, agent: Agent) -> Ask:
             key = (*decision, agent.index)
@@ -120,9 +149,10 @@ class Player:
         for step in range(len(hour.minutes)):
             quotes = exchange.quotes(step)
             seen = observe(hour, step, quotes)
-            answers = first_answers if step == 0 else await self._ask(seen, index)
-            messages = messages_for(seen, self.market.stage)
             gains = [book.gain(marks(quotes)) for book in books]
+            barred = self._barred(hour, step, books, gains)
+            answers = first_answers if step == 0 else await self._ask(seen, index, barred)
+            messages = messages_for(seen, self._market(hour.window_id).stage)
             read = [
                 judge_reply(answer.text, seen, book, gain, self.limits)
                 for answer, book, gain in zip(answers, books, gains, strict=True)

@@ -16,6 +16,7 @@ from data_bridge.errors import NotEnoughData
 from trainer.evidence import Evaluation, from_json
 from trainer.ledger.batch_records import decode_groups
 from trainer.ledger.certificates import find as find_certificate
+from trainer.ledger.curriculum import arms_of_run
 from trainer.ledger.observations import patterns_of_run
 from trainer.ledger.read.judging import judging_of
 from trainer.ledger.read.trained_pnl import scored_pnl
@@ -120,6 +121,7 @@ async def gather(database: Database, run_id: str) -> RunFacts:
         }
         consulted = await connection.fetch(_CONSULTED, list(seen))
         patterns = await patterns_of_run(connection, run_id)
+        arms = await arms_of_run(connection, run_id)
     return RunFacts(
         run_id=run_id,
         model=run["model"],
@@ -155,6 +157,7 @@ async def gather(database: Database, run_id: str) -> RunFacts:
         simulated_windows=simulated,
         leaked_windows=leaked,
         consulted={row["window_id"]: tuple(row["names"]) for row in consulted},
+        arms=arms,
         patterns=tuple(one for one in patterns if one.significant or len(one.trajectories) > 1)[:MOST_SHOWN],
         further_orders=judging.further_orders,
         luck=judging.luck,

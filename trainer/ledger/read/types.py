@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.evidence import Evaluation
 from trainer.ledger.certificates import Certificate
+from trainer.ledger.curriculum import ArmFacts
 from trainer.ledger.releases import Promotion
 from trainer.patterns.significance import ErrorPattern
 from trainer.types import JudgeIdentity
@@ -171,6 +172,8 @@ class RunFacts:
     consulted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """For each window, who was evaluated on it, in any run: the checkpoint, and the ruling if there was one."""
     patterns: tuple[ErrorPattern, ...] = ()
+    arms: tuple[ArmFacts, ...] = ()
+    """What its curriculum drew, from easy to hard."""
     """What went wrong again and again in what the run read."""
     further_orders: FurtherOrders = field(default_factory=FurtherOrders)
     luck: LuckFacts | None = None

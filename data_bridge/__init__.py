@@ -3,9 +3,10 @@
 In: ``database`` opens the team's Postgres by its ``connection_url`` or the ``embedded`` one, ``migrate`` brings it up
 to date, ``discovery`` finds windows, ``reader`` fetches their rows within each agent's share, ``lookup`` those that our
 ledger names, ``decode`` and ``outcomes`` turn those into the types of ``models``, ``stakes`` tells what an agent did
-and what the game's prices made of it, and ``quality`` decides which rows can be used and why the others cannot.
-``survey`` does all of this and keeps only numbers; ``art_converter`` turns judged trajectories into what ART trains on:
-``authorship`` says whose policy wrote a reply and how it was sampled, ``scoring`` which tokens it has.
+and what the game's prices made of it, ``replies`` what a model's reply asks for, and ``quality`` decides which rows can
+be used and why the others cannot. ``survey`` does all of this and keeps only numbers; ``art_converter`` turns judged
+trajectories into what ART trains on: ``authorship`` says whose policy wrote a reply and how it was sampled, ``scoring``
+which tokens it has.
 
 Out: agents log through a ``recorder``, which holds a ``recording`` for each trajectory, keeps its row in a ``spool`` on
 disk and inserts it with ``trajectory_rows``; ``record_openai`` does the logging for a chat client. ``ingest`` stores

@@ -22,7 +22,8 @@ from trainer.advice.recalibrate import recalibrate
 from trainer.config.console import ConsoleCommand
 from trainer.config.settings import settings_from
 from trainer.ledger.advice import AdviceState, Finding, NewAdvice, add_labels, settle_advice, store_advice
-from trainer.statistics.calibration import Calibration, Label, calibrate, calibration_error
+from trainer.statistics.calibration import calibrate, calibration_error
+from trainer.statistics.confidence import Calibration, Label
 from trainer.types import Completion
 
 REPLIES = Path(__file__).parent / "data" / "advice_replies.json"

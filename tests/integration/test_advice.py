@@ -34,7 +34,7 @@ from trainer.ledger.releases import serving
 from trainer.promote.publish import publish
 from trainer.run.advice import learn_from_outcomes
 from trainer.run.calibrate_advice import calibration_windows
-from trainer.statistics.calibration import Label
+from trainer.statistics.confidence import Label
 from trainer.types import Serving
 
 API = "/api/v1"

@@ -8,7 +8,8 @@ from dataclasses import replace
 from data_bridge.database import Database
 from trainer.config.console import AdviceSettings
 from trainer.ledger.advice import StoredCalibration, labels_of, last_change, newest_calibration, store_calibration
-from trainer.statistics.calibration import Calibration, Label, calibrate, calibration_error
+from trainer.statistics.calibration import calibrate, calibration_error
+from trainer.statistics.confidence import Calibration, Label
 
 MOST_LABELS = 2000
 """Windows that one calibration looks at, the newest."""

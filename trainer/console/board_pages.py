@@ -14,7 +14,6 @@ from trainer.console import release_api, shown
 from trainer.console.problems import Refused
 from trainer.console.services import audited
 from trainer.console.visits import Shown, Visit
-from trainer.ledger.read.advice import advice_board
 from trainer.ledger.read.boards import JudgeDay, judge_board, system_facts
 from trainer.ledger.read.listings import PatternRow, list_audit, list_windows, patterns_by_week
 from trainer.ledger.read.reward_history import reward_board, reward_history
@@ -183,6 +182,7 @@ async def patterns_page(visit: Visit) -> Response:
 
 async def advice_page(visit: Visit) -> Response:
     from trainer.advice.advisor import REASONS
+    from trainer.ledger.read.advice import advice_board
 
     target = visit.services.wanted_precision
     board = await advice_board(visit.services.database, visit.model, target)

@@ -16,7 +16,7 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.models import ChatMessage
 from trainer.ledger.batches import as_json
-from trainer.statistics.calibration import Calibration, Label
+from trainer.statistics.confidence import Calibration, Label
 
 AdviceState = Literal["shown", "abstained", "control"]
 

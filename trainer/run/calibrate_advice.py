@@ -32,7 +32,7 @@ from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import first_consulted, last_trained
 from trainer.ledger.releases import Promotion, serving
 from trainer.run.judge_windows import as_unused
-from trainer.statistics.calibration import Label
+from trainer.statistics.confidence import Label
 from trainer.statistics.hold_out import OneHour, hold_out
 from trainer.types import ChatModel
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainer.statistics.confidence import Calibration, Label
 
 CONFIDENCE = 0.95
 MIN_LABELS = 30
@@ -35,38 +36,6 @@ _CHANGE = 1e-3
 _BINS = 10
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A proposal's score, and whether it turned out right. ``window_id`` is the hour that decided it."""
-
-    window_id: str
-    score: float
-    is_right: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What a score means. ``threshold``: the lowest score that is shown; None if nothing is."""
-
-    scores: tuple[float, ...]
-    shares: tuple[float, ...]
-    threshold: float | None
-    precision_low: float | None
-    """What the precision above the threshold is at least, with the confidence that the tests left."""
-    coverage: float
-    """The share of the labels' scores that are above the threshold."""
-    labels: int
-    since: str
-    """The oldest window that counted."""
-
-    def confidence(self, score: float) -> float:
-        """The share of proposals with such a score that were right."""
-        return float(np.interp(score, self.scores, self.shares))
-
-    def shows(self, score: float) -> bool:
-        return self.threshold is not None and score >= self.threshold
 
 
 def calibrate(labels: Sequence[Label], target: float) -> Calibration | None:

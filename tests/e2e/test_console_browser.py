@@ -169,6 +169,13 @@ def test_a_server_that_is_killed_and_restarted_is_caught_up_with(
         for number in numbers:
             await tell(database.pool, EventKind.STEP, {"step": number, "reward": 0.5}, model="hindsight", run_id="r")
 
+    async def say_at_once(database: Database, numbers: range) -> None:
+        await database.pool.execute(
+            "INSERT INTO hindsight.events (transaction, kind, model, run_id, data) SELECT pg_current_xact_id(), 'step',"
+            " 'hindsight', 'r', jsonb_build_object('step', n, 'reward', 0.5) FROM generate_series($1::int, $2::int) n",
+            *(numbers.start, numbers.stop - 1),
+        )
+
     console = ConsoleProcess(database_url, tmp_path / "home", "--no-train-here")
     console.start()
     try:
@@ -188,7 +195,14 @@ def test_a_server_that_is_killed_and_restarted_is_caught_up_with(
         newest = ask("SELECT max(event_id) FROM hindsight.events")
         expect(now).to_have_attribute("data-position", str(newest))
         expect(page.locator("#step")).to_have_text("40")
-        assert page.locator("#events li").count() == 20, "a page that stays open does not grow"
+        assert page.locator("#events li").count() == 20
+
+        size = page.evaluate("document.querySelectorAll('*').length")
+        with_database(database_url, tmp_path, lambda database: say_at_once(database, range(41, 1241)))
+        expect(now).to_have_attribute("data-received", "1240", timeout=SECONDS)
+        grown = page.evaluate("document.querySelectorAll('*').length")
+        assert grown == size, "a page that stays open does not grow"
+        expect(page.locator("[data-curve=reward]")).to_have_attribute("data-steps", "200")
         context.close()
     finally:
         console.stop()

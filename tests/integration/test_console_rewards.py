@@ -172,6 +172,7 @@ async def test_a_row_that_is_given_is_judged_like_a_logged_one_and_not_stored(
     window_id = window_of(datetime.now(UTC) - timedelta(hours=3))
     ids = await insert_window(database.pool, window_id, agents=4)
     row = await database.pool.fetchrow('SELECT * FROM trajectories WHERE "trajectoryId" = $1', ids[3])
+    assert row is not None
     logged = await said(await client.post(f"{API}/rewards/calculate", json={"trajectory_id": ids[3]}), 200)
     same = given_row(window_id, row["stepsJson"], trajectoryId=ids[3], agentId=row["agentId"])
     same |= {"finalPnL": row["finalPnL"], "finalBalance": row["finalBalance"]}

@@ -26,6 +26,8 @@ class ReleaseEntry:
 
     name: str
     step: int
+    parent: str
+    """What it was trained from; step 0 is the base model."""
     state: str
     """``serving``, ``canary``, ``superseded``, ``rolled_back``; without a promotion ``refused``, ``undecided``,
     ``evaluated``, ``new``, or ``absent`` if its files are not on this machine."""
@@ -95,6 +97,7 @@ async def releases_of(services: Services, model: str) -> Releases:
             ReleaseEntry(
                 one.checkpoint.name,
                 one.checkpoint.step,
+                f"{one.checkpoint.model}@step{one.parent_step}",
                 one.state,
                 one.run_id,
                 one.trained_at,

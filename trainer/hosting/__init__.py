@@ -1,2 +1,4 @@
-"""What our two servers, the console and ``serve.py``, have in common: whom they answer to, and connections that cannot
-be held for nothing."""
+"""What our two servers, the console and ``serve.py``, have in common.
+
+``names`` says by which names they may be called, ``connections`` keeps clients from holding them up.
+"""

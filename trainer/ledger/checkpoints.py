@@ -34,6 +34,8 @@ class Listed:
     gain_low: float | None
     gain_high: float | None
     reason: str
+    parent_step: int
+    """The step that it was trained from; 0 is the base model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,9 @@ async def named_checkpoint(database: Database, name: str | None, model: str) -> 
 _LIST = """
 SELECT c.model, c.step, c.base_model, c.backend, c.location, c.run_id, c.batch_id, c.created_at AS trained_at,
        b.windows, b.mean_score, e.gain, e.gain_low, e.gain_high, e.ruling, e.reasons,
-       p.state, coalesce(p.outcome, p.reason) AS reason
+       p.state, coalesce(p.outcome, p.reason) AS reason,
+       coalesce((to_jsonb(c) ->> 'parent_step')::int, (SELECT max(o.step) FROM hindsight.checkpoints o
+                                                        WHERE o.model = c.model AND o.step < c.step), 0) AS parent_step
 FROM hindsight.checkpoints c
 LEFT JOIN LATERAL (SELECT count(DISTINCT window_id) AS windows, avg(score) AS mean_score
                    FROM hindsight.batch_trajectories WHERE batch_id = c.batch_id) b ON true

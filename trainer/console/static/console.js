@@ -60,10 +60,12 @@ function draw(place) {
   return { place, curve, spread, chart };
 }
 
+const isKnown = (place) => points.some((point) => Number.isFinite(point[place.dataset.curve]));
+
 function drawAll() {
   for (const { chart } of charts.splice(0)) chart.destroy();
   for (const place of document.querySelectorAll("[data-curve]")) {
-    if (points.length) charts.push(draw(place));
+    if (isKnown(place)) charts.push(draw(place)); // else it keeps the words that there is no data
   }
   byId("no-steps").hidden = points.length > 0;
 }
@@ -85,7 +87,7 @@ function addStep(data) {
     chart.setData(columns(curve, spread));
     place.dataset.steps = String(chart.data[0].length);
   }
-  if (!charts.length) redrawSoon();
+  if ([...document.querySelectorAll("[data-curve]")].filter(isKnown).length > charts.length) redrawSoon();
   say("step", String(data.step));
   for (const [name, digits] of [["reward", 3], ["reward_std", 3], ["kl", 4], ["entropy", 3], ["tokens_per_second", 0]]) {
     say(name, written(data[name], digits));

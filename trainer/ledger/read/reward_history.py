@@ -154,6 +154,7 @@ async def reward_board(database: Database, model: str) -> RewardBoard:
     roles = await pool.fetch(_ROLES, model)
     weeks = await pool.fetch(_WEEKS, model)
     luck = await pool.fetchrow(_LUCK, model)
+    assert luck is not None
     scores = {row["agent_id"]: row["scores"] for row in await pool.fetch(_SCORES, model)}
     return RewardBoard(
         tuple(AgentRewards(**row) for row in agents),

@@ -69,17 +69,17 @@ async def record(options: argparse.Namespace) -> None:
             print(f"{len(rows)} of {len(asked)} questions", flush=True)
     finally:
         await engine.close()
-    source = f"{options.checkpoint.name} of a training with the defaults, {options.samples} replies at temperature 1"
+    source = f"{options.checkpoint.name}, {options.samples} replies at temperature 1"
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     head = json.dumps({"source": source, "texts": list(texts)}, indent=1)[:-2]
     options.replies.write_text(f'{head},\n "questions": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
-def tables(seeds: int) -> None:
+def tables(seeds: int, trial: Callable[[int, float, float], Any], name: str) -> None:
     """What is shown, how much of it is right, and how far confidence is from the truth, over calibrations."""
-    from tests.builders_advice import ASKED, CALIBRATED_ON, Trial, trial
+    from tests.builders_advice import ASKED, CALIBRATED_ON, Trial
 
-    print(f"{seeds} calibrations on {CALIBRATED_ON} windows each, then {ASKED} questions; recorded replies of a model")
+    print(f"{seeds} calibrations on {CALIBRATED_ON} windows each, then {ASKED} questions; {name}")
     print("luck  wanted  wanted reached  and half answered  answered  precision  error of confidence (at most 0.05 in)")
     for luck in (0.0, 0.2, 0.5, 1.0):
         for target in (0.75, 0.8):
@@ -224,7 +224,10 @@ def main() -> None:
         asyncio.run(record(options))
         return
     seeds = 10 if options.quick else options.seeds
-    tables(seeds)
+    from tests.builders_advice import trial, trial_on_other_questions
+
+    tables(seeds, trial, "the same questions drawn again")
+    tables(seeds, trial_on_other_questions, "half of the questions calibrate, the others are asked")
     needed(seeds)
     shift(seeds)
     if options.latency:

@@ -81,10 +81,14 @@ def window(hour: int) -> str:
     return window_of(_FIRST + timedelta(hours=hour))
 
 
-def draw(rng: np.random.Generator, luck: float, number: int) -> tuple[Floats, Flags]:
+def draw(
+    rng: np.random.Generator, luck: float, number: int, among: NDArray[np.int64] | None = None
+) -> tuple[Floats, Flags]:
     """Scores and what was right: with probability ``luck`` a coin decides it, as in the simulated market."""
     scores, valid, reads = _columns()
-    chosen, is_luck, coin = rng.integers(len(scores), size=number), rng.random(number) < luck, rng.random(number) < 0.5
+    chosen = rng.integers(len(scores if among is None else among), size=number)
+    chosen = chosen if among is None else among[chosen]
+    is_luck, coin = rng.random(number) < luck, rng.random(number) < 0.5
     return scores[chosen], np.where(is_luck, coin & valid[chosen], reads[chosen])
 
 
@@ -111,6 +115,18 @@ def trial(seed: int, luck: float, target: float = TARGET) -> Trial:
     found = calibrate(hours(rng, luck, CALIBRATED_ON), target)
     assert found is not None
     return outcome(found, *draw(rng, luck, ASKED))
+
+
+def trial_on_other_questions(seed: int, luck: float, target: float = TARGET) -> Trial:
+    """The same, but no question that is asked was calibrated on."""
+    rng = np.random.default_rng(seed)
+    question = np.arange(len(proposed())) // DRAWS
+    calibrated = rng.permutation(question[-1] + 1) < (question[-1] + 1) // 2
+    known, others = (np.flatnonzero(calibrated[question] == side) for side in (True, False))
+    pairs = zip(*(column.tolist() for column in draw(rng, luck, CALIBRATED_ON, known)), strict=True)
+    found = calibrate([Label(window(hour), *pair) for hour, pair in enumerate(pairs)], target)
+    assert found is not None
+    return outcome(found, *draw(rng, luck, ASKED, others))
 
 
 def outcome(found: Calibration, scores: Floats, right: Flags) -> Trial:

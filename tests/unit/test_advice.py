@@ -38,7 +38,7 @@ def test_where_luck_decides_it_abstains() -> None:
 
 
 def week_after(seed: int, luck_before: float, luck: float) -> tuple[float, float | None]:
-    """The share answered and the precision in the week after the first week of a change, recalibrated every hour."""
+    """The share answered and the precision in the week after the first week of a change, recalibrated daily."""
     rng = np.random.default_rng(seed)
     known = [*hours(rng, luck_before, 600), *hours(rng, luck, WEEK, 600)]
     answered: list[bool] = []

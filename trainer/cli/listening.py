@@ -66,7 +66,7 @@ async def serve_until_asked(
             started()
 
     server = Server(config)
-    ending = None if stop is None else asyncio.create_task(_end_with(stop, server), name="end the server")
+    ending = None if stop is None else asyncio.create_task(_end_with(stop, stopping, server), name="end the server")
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -74,6 +74,7 @@ async def serve_until_asked(
             ending.cancel()
 
 
-async def _end_with(stop: asyncio.Event, server: uvicorn.Server) -> None:
+async def _end_with(stop: asyncio.Event, stopping: Callable[[], None], server: uvicorn.Server) -> None:
     await stop.wait()
-    server.handle_exit(signal.SIGTERM, None)
+    stopping()
+    server.should_exit = True

@@ -30,6 +30,11 @@ async def save(database: Database, evaluation: Evaluation) -> None:
             to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb does not accept NUL, which a model can produce
             *(candidate.prompt_version, candidate.lessons_policy),
         )
+        await connection.execute(
+            "INSERT INTO hindsight.consultations (evaluation_id, window_id) SELECT $1, unnest($2::text[])"
+            " ON CONFLICT DO NOTHING",
+            *(evaluation.evaluation_id, [one.window_id for one in evaluation.windows]),
+        )
 
 
 _MAX_HOURS = 24 * 7

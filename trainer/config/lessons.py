@@ -1,0 +1,50 @@
+"""The settings of lessons: of which game they are, what embeds them, how many are kept."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+from pydantic import SecretStr
+
+from trainer.config.settings import Duration, Section, setting
+
+
+class EmbeddingSettings(Section):
+    """Embeddings: what turns lessons into vectors."""
+
+    embedding_model: str | None = setting(
+        None,
+        "Model of an OpenAI-compatible embeddings endpoint; unset: the embedded all-MiniLM-L6-v2.",
+        env="EMBEDDING_MODEL",
+    )
+    embedding_base_url: str | None = setting(
+        None, "Address of that endpoint; unset: OpenAI's.", env="EMBEDDING_BASE_URL", metavar="URL"
+    )
+    embedding_dimensions: int | None = setting(
+        None, "Length of its vectors; unset: as its first answer has it.", ge=8, le=16_000
+    )
+
+
+class GameSettings(Section):
+    """Lessons: of which game."""
+
+    game: str = setting("game", "Name of the game: lessons of one are never shown in another.", min_length=1)
+
+
+class KeptLessons(Section):
+    """Lessons: how many are kept, and for how long."""
+
+    max_lessons: int = setting(10_000, "Lessons kept in one scope (game, role, agent); the least valuable go.", ge=1)
+    lesson_half_life: Duration = setting(
+        "28d", "Time after which an unused lesson is worth half, in the game's clock.", gt=timedelta(0)
+    )
+    keep_retired: Duration = setting("90d", "How long a retired lesson is kept before it is deleted.", gt=timedelta(0))
+
+
+class EmbeddingSecrets(Section):
+    """Embeddings: what turns lessons into vectors."""
+
+    embedding_api_key: SecretStr | None = setting(
+        None, "Key of the embeddings endpoint; unset: none is sent.", env="EMBEDDING_API_KEY"
+    )

@@ -3,6 +3,7 @@
 ::
 
     read ── check ── plan ──▶ judge ──▶ train ──▶ evaluate ──▶ promote
+                                └─▶ lessons
 
 ``Pipeline.run`` is one pass over planned windows: every arrow up to train is a bounded queue. Groups are
 judged concurrently but leave in the order of the plan, so that a run is repeatable. After a fault before training, the
@@ -41,6 +42,7 @@ from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, serving
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import NO_SIGNAL
+from trainer.lessons.stage import LessonStage
 from trainer.patterns.faults import observed
 from trainer.plan.plan import assemble
 from trainer.progress import FailurePolicy, Progress, View
@@ -124,6 +126,8 @@ class Pipeline:
     verdicts: VerdictStage
     trainer: TrainStage
     stop: asyncio.Event
+    lessons: LessonStage | None = None
+    """Keeps what judged groups teach, beside the training; None: nothing is kept."""
 
     async def run(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
         """Train on ``windows``, whose rows ``refs`` locates. Interrupted if a stop is requested before the end."""
@@ -142,10 +146,15 @@ class Pipeline:
                     tasks.create_task(self._watch_lock(), name="watch the lock"),
                 ]
                 await self._train(batches)
+                if self.lessons is not None:
+                    await self.lessons.finish(self.stop)
                 for task in upstream:
                     task.cancel()
         except BaseExceptionGroup as faults:
             raise _first_fault(faults) from faults
+        finally:
+            if self.lessons is not None:
+                await self.lessons.cancel()
         if self.stop.is_set():
             raise Interrupted("Stopped after the current step; the same command resumes the run.")
 
@@ -187,6 +196,8 @@ class Pipeline:
                 continue
             verdict = await item.verdict
             judged = await self.verdicts.accept(verdict)
+            if self.lessons is not None and isinstance(verdict, JudgedGroup):
+                self.lessons.start(verdict)
             self.view.show(self.progress)
             takes_place = isinstance(verdict, JudgedGroup) or verdict.reason in NO_SIGNAL
             step = self.places.take(judged, verdict.group) if takes_place else None

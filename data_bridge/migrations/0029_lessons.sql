@@ -24,7 +24,7 @@ CREATE TABLE hindsight.lessons (
     retired_at      timestamptz,
     retired_because text        NOT NULL DEFAULT '',
     merged_into     text,
-    embedder        text        NOT NULL,
+    embedder        text,
     words           tsvector    NOT NULL GENERATED ALWAYS AS
                                 (to_tsvector('pg_catalog.english', title || ' ' || content)) STORED,
     changed_in      xid8        NOT NULL DEFAULT pg_current_xact_id()
@@ -32,8 +32,10 @@ CREATE TABLE hindsight.lessons (
 -- The scope comes first, then everything in it is compared: an approximate index behind a filter returns too few.
 CREATE INDEX lessons_by_scope ON hindsight.lessons (game, role, agent_id) WHERE retired_at IS NULL;
 CREATE INDEX lessons_by_change ON hindsight.lessons (game, changed_in);
+CREATE INDEX lessons_to_embed ON hindsight.lessons (game) WHERE embedder IS NULL;
 CREATE INDEX lessons_by_age ON hindsight.lessons (made_at DESC, lesson_id);
 COMMENT ON COLUMN hindsight.lessons.lesson_id IS 'Digest of kind, scope and text: the same lesson twice is one row.';
+COMMENT ON COLUMN hindsight.lessons.embedder IS 'The model of the embedding; null: not embedded yet, which whoever searches first does.';
 COMMENT ON COLUMN hindsight.lessons.known_at IS 'In the game''s clock: no decision before it may be shown the lesson.';
 COMMENT ON COLUMN hindsight.lessons.stance IS '1: this worked; -1: this failed; 0: neither. What contradictions are counted by.';
 COMMENT ON COLUMN hindsight.lessons.usefulness IS
@@ -53,9 +55,9 @@ BEGIN
     SELECT n.nspname INTO home FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
      WHERE e.extname = 'vector';
     IF home IS NULL THEN
-        ALTER TABLE hindsight.lessons ADD COLUMN embedding real[] NOT NULL;
+        ALTER TABLE hindsight.lessons ADD COLUMN embedding real[];
     ELSE
-        EXECUTE format('ALTER TABLE hindsight.lessons ADD COLUMN embedding %I.vector NOT NULL', home);
+        EXECUTE format('ALTER TABLE hindsight.lessons ADD COLUMN embedding %I.vector', home);
     END IF;
 END $$;
 

@@ -21,6 +21,7 @@ from trainer.config.data_commands import (
     SpawnSettings,
     TraceSettings,
 )
+from trainer.config.lessons import DistilSettings
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -67,6 +68,7 @@ class TrainSettings(DatabaseCommand):
     gate: GateSettings
     promotion: PromotionSettings
     market: WorldSettings
+    lessons: DistilSettings
     secrets: TrainSecrets
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-
+from typing import Literal
 
 from pydantic import SecretStr
 
@@ -30,6 +30,18 @@ class GameSettings(Section):
     """Lessons: of which game."""
 
     game: str = setting("game", "Name of the game: lessons of one are never shown in another.", min_length=1)
+
+
+class DistilSettings(GameSettings):
+    """Lessons: what judged decisions teach."""
+
+    distil: Literal["off", "template", "judge"] = setting(
+        "template",
+        "Keep lessons of judged groups: by template, free and offline; or in the judge's words, one more call a group.",
+    )
+    lesson_scope: Literal["game", "role", "agent"] = setting(
+        "game", "For whom a lesson is: all agents of the game, those of the same role, or the agent alone."
+    )
 
 
 class KeptLessons(Section):

@@ -113,6 +113,12 @@ async def is_small(source: Any, game: str, most: int) -> bool:
     return int(await source.fetchval(counted, game, most + 1)) <= most
 
 
+async def has_unembedded(source: Any, game: str) -> bool:
+    """Whether a lesson of the game has no vector yet."""
+    query = "SELECT EXISTS (SELECT FROM hindsight.lessons WHERE game = $1 AND embedder IS NULL AND retired_at IS NULL)"
+    return bool(await source.fetchval(query, game))
+
+
 @dataclass(frozen=True, slots=True)
 class Horizon:
     """What a search in memory must know first, in one statement."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
+from trainer.ledger.batch_records import GroupRecord, decode_groups
 from trainer.lesson import Lesson, LessonKind, LessonSource, NewLesson, Scope, Trust
 
 if TYPE_CHECKING:
@@ -34,10 +35,11 @@ INSERT INTO hindsight.lesson_sources (lesson_id, trajectory_id, agent_id, window
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bool[], $7::timestamptz[])
     ON CONFLICT (lesson_id, trajectory_id) DO NOTHING
 """
-# The same words from an earlier hour were known from that hour on.
+# The same episode from an earlier hour was known from that hour on; a rule or a procedure rests on all of its sources.
 _COUNT = """
 UPDATE hindsight.lessons l
-   SET support = greatest(1, s.agree), contradictions = s.against, known_at = least(l.known_at, s.first),
+   SET support = greatest(1, s.agree), contradictions = s.against,
+       known_at = CASE WHEN l.kind = 'episodic' THEN least(l.known_at, s.first) ELSE l.known_at END,
        changed_in = CASE WHEN s.first < l.known_at THEN pg_current_xact_id() ELSE l.changed_in END
   FROM (SELECT lesson_id, count(*) FILTER (WHERE agrees) AS agree, count(*) FILTER (WHERE NOT agrees) AS against,
                min(known_at) FILTER (WHERE agrees) AS first
@@ -88,9 +90,12 @@ async def vector_type(source: Any) -> VectorType:
 
 
 async def store_lessons(
-    source: Any, kind: VectorType, lessons: Sequence[NewLesson], vectors: Vectors, embedder: str
+    source: Any, kind: VectorType, lessons: Sequence[NewLesson], vectors: Vectors | None, embedder: str | None
 ) -> list[StoredLesson]:
-    """Store lessons and their sources in the caller's transaction; one that is there only gets further sources."""
+    """Store lessons and their sources in the caller's transaction; one that is there only gets further sources.
+
+    Without vectors they are embedded by whoever searches first.
+    """
     ids = [one.lesson_id for one in lessons]
     unique = {name: place for place, name in reversed(list(enumerate(ids)))}
     rows = [lessons[place] for place in unique.values()]
@@ -107,7 +112,7 @@ async def store_lessons(
         [one.importance for one in rows],
         [one.trust.value for one in rows],
         [one.known_at for one in rows],
-        [kind.written(vectors[place]) for place in unique.values()],
+        [None if vectors is None else kind.written(vectors[place]) for place in unique.values()],
         embedder,
     )
     await add_sources(
@@ -135,6 +140,118 @@ async def add_sources(source: Any, pairs: Sequence[tuple[str, LessonSource]]) ->
         [one.known_at for _, one in pairs],
     )
     await source.execute(_COUNT, list({name for name, _ in pairs}))
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRecord:
+    """A judged group of a trained batch that nothing was distilled from yet."""
+
+    group: GroupRecord
+    run_id: str
+    hours: int
+
+
+async def undistilled(source: Any, game: str, model: str) -> list[JudgedRecord]:
+    """The trained groups of ``model`` whose verdicts were not distilled for ``game``, oldest window first."""
+    rows = await source.fetch(
+        "SELECT b.run_id, b.groups::text FROM hindsight.batches b WHERE b.model = $1 AND b.state = 'trained'"
+        " ORDER BY b.step",
+        model,
+    )
+    known = await source.fetch("SELECT verdict_key FROM hindsight.distilled WHERE game = $1", game)
+    done = {row["verdict_key"] for row in known}
+    hours = {
+        row["window_id"]: row["hours"]
+        for row in await source.fetch("SELECT window_id, max(hours) AS hours FROM hindsight.windows GROUP BY 1")
+    }
+    found: dict[str, JudgedRecord] = {}
+    for row in rows:
+        for group in decode_groups(row["groups"]):
+            if group.verdict_key not in done:
+                found.setdefault(group.verdict_key, JudgedRecord(group, row["run_id"], hours.get(group.window_id, 1)))
+    return sorted(found.values(), key=lambda one: (one.group.window_id, one.group.group_id))
+
+
+@dataclass(frozen=True, slots=True)
+class UnembeddedLesson:
+    lesson_id: str
+    title: str
+    content: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.title}. {self.content}"
+
+
+async def unembedded(
+    source: Any, game: str | None, most: int, *, other_than: str | None = None
+) -> list[UnembeddedLesson]:
+    """Lessons without a vector; with ``other_than`` also those embedded by another model than this one."""
+    rows = await source.fetch(
+        "SELECT lesson_id, title, content FROM hindsight.lessons WHERE retired_at IS NULL"
+        " AND ($1::text IS NULL OR game = $1) AND (embedder IS NULL OR embedder <> $3) ORDER BY lesson_id LIMIT $2",
+        *(game, most, other_than),
+    )
+    return [UnembeddedLesson(**row) for row in rows]
+
+
+async def set_vectors(
+    source: Any, kind: VectorType, lesson_ids: Sequence[str], vectors: Vectors, embedder: str
+) -> None:
+    await source.execute(
+        f"UPDATE hindsight.lessons l SET embedding = n.vector::{kind.sql}, embedder = $3,"
+        " changed_in = pg_current_xact_id() FROM unnest($1::text[], $2::text[]) AS n(lesson_id, vector)"
+        " WHERE l.lesson_id = n.lesson_id",
+        *(list(lesson_ids), [kind.written(vector) for vector in vectors], embedder),
+    )
+
+
+async def keep_distilled(
+    database: Database,
+    kind: VectorType,
+    lessons: Sequence[NewLesson],
+    *,
+    verdict_key: str,
+    game: str,
+    method: str,
+    run_id: str | None,
+    window_id: str,
+) -> int | None:
+    """The lessons of one verdict, once, all or none; None if they were kept before, or their window waits for a
+    ruling."""
+    async with database.pool.acquire() as connection, connection.transaction():
+        if await unruled_windows(connection, [window_id]):
+            return None
+        first = await connection.fetchval(
+            "INSERT INTO hindsight.distilled (verdict_key, game, method, run_id, lessons) VALUES ($1, $2, $3, $4, $5)"
+            " ON CONFLICT DO NOTHING RETURNING true",
+            *(verdict_key, game, method, run_id, len(lessons)),
+        )
+        if not first:
+            return None
+        stored = await store_lessons(connection, kind, lessons, None, None) if lessons else []
+    return sum(one.is_new for one in stored)
+
+
+async def keep_procedures(database: Database, kind: VectorType, lessons: Sequence[NewLesson]) -> int:
+    """Lessons about error patterns, without those that rest on a window that waits for a ruling; returns the new."""
+    async with database.pool.acquire() as connection, connection.transaction():
+        windows = {one.window_id for lesson in lessons for one in lesson.sources}
+        held = await unruled_windows(connection, sorted(windows))
+        kept = [one for one in lessons if not any(source.window_id in held for source in one.sources)]
+        stored = await store_lessons(connection, kind, kept, None, None) if kept else []
+    return sum(one.is_new for one in stored)
+
+
+async def windows_of(source: Any, run_id: str) -> dict[str, int]:
+    """The hours of each window that a run planned."""
+    rows = await source.fetch("SELECT window_id, hours FROM hindsight.windows WHERE run_id = $1", run_id)
+    return {row["window_id"]: row["hours"] for row in rows}
+
+
+async def is_distilled(source: Any, verdict_key: str, game: str) -> bool:
+    query = "SELECT EXISTS (SELECT FROM hindsight.distilled WHERE verdict_key = $1 AND game = $2)"
+    return bool(await source.fetchval(query, verdict_key, game))
 
 
 async def retire_lesson(database: Database, lesson_id: str, reason: str) -> bool:

@@ -12,8 +12,16 @@ from datetime import datetime
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
-from trainer.ledger.lesson_search import Candidate, changes, horizon, is_small, may_be_shown, search_in_scope
-from trainer.ledger.lessons import StoredLesson, VectorType, store_lessons, vector_type
+from trainer.ledger.lesson_search import (
+    Candidate,
+    changes,
+    has_unembedded,
+    horizon,
+    is_small,
+    may_be_shown,
+    search_in_scope,
+)
+from trainer.ledger.lessons import StoredLesson, VectorType, set_vectors, store_lessons, unembedded, vector_type
 from trainer.lesson import ALL_KINDS, Embedder, FoundLesson, LessonKind, NewLesson, Scope
 from trainer.lessons.memory_index import MemoryIndex
 from trainer.lessons.wording import word_overlap
@@ -27,6 +35,7 @@ _FUSION = 10
 _COPY = 0.9
 """Share of common words from which two lessons say the same."""
 MOST_FOUND = 50
+_EMBEDDED_AT_ONCE = 256
 
 
 class Lessons:
@@ -39,7 +48,7 @@ class Lessons:
         self.database, self.kind, self.embedder = database, kind, embedder
         self._in_postgres = in_postgres if kind.has_pgvector else -1
         self._indexes: dict[str, MemoryIndex] = {}
-        self._updating = asyncio.Lock()
+        self._updating, self._embedding = asyncio.Lock(), asyncio.Lock()
 
     async def store(self, lessons: Sequence[NewLesson]) -> list[StoredLesson]:
         """Store lessons, each once; returns them in order."""
@@ -48,6 +57,23 @@ class Lessons:
         vectors = await self.embedder.embed([one.text for one in lessons])
         async with self.database.pool.acquire() as connection, connection.transaction():
             return await store_lessons(connection, self.kind, lessons, vectors, self.embedder.name)
+
+    async def embed_waiting(self, game: str | None = None, *, again: bool = False) -> int:
+        """Embed the lessons that have no vector; with ``again`` also those of another model. Returns their number.
+
+        Two processes that do so at once write the same vectors.
+        """
+        number = 0
+        async with self._embedding:
+            while True:
+                other = self.embedder.name if again else None
+                waiting = await unembedded(self.database.pool, game, _EMBEDDED_AT_ONCE, other_than=other)
+                if not waiting:
+                    return number
+                vectors = await self.embedder.embed([one.text for one in waiting])
+                names = [one.lesson_id for one in waiting]
+                await set_vectors(self.database.pool, self.kind, names, vectors, self.embedder.name)
+                number += len(waiting)
 
     async def retrieve(
         self,
@@ -67,6 +93,8 @@ class Lessons:
         (vector,) = await self.embedder.embed([context])
         most = max(_DEPTH, 3 * k)
         pool, name = self.database.pool, self.embedder.name
+        if await has_unembedded(pool, scope.game):
+            await self.embed_waiting(scope.game)
         if scope.game not in self._indexes and await is_small(pool, scope.game, self._in_postgres):
             asked = {"embedder": name, "vector": vector, "context": context, "most": most}
             found = await search_in_scope(pool, self.kind, scope, as_of, kinds, **asked)

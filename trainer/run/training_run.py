@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,10 +31,12 @@ from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger, LoopState, new_run_id
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import release_claims_of_dead
+from trainer.lessons.stage import LessonStage
 from trainer.pipeline import Pipeline
 from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
+from trainer.run.distilling import keep_procedures_of, open_distilling
 from trainer.run.reporting import reported
 from trainer.run.session import Session, fingerprint
 from trainer.train.backends.forks import start_step_of
@@ -79,6 +81,7 @@ class TrainingRun:
     tracker: Tracker
     progress: Progress
     is_resumed: bool
+    lessons: LessonStage | None = None
     loop: LoopState | None = None
     """The days of the closed loop so far."""
     now: datetime | None = None
@@ -136,6 +139,7 @@ class TrainingRun:
             verdicts=verdicts,
             trainer=trainer,
             stop=session.stop,
+            lessons=self.lessons,
         )
         await pipeline.run(windows, refs)
         if self.progress.steps == before.steps:
@@ -210,12 +214,19 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     progress.step = await start_step_of(session.backend)
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
-        async with open_judge(settings.judge, settings.secrets, session.database, run_id) as judge:
+        async with (
+            open_judge(settings.judge, settings.secrets, session.database, run_id) as judge,
+            AsyncExitStack() as stack,
+        ):
             run = TrainingRun(session, run_id, judge, folder, tracker, progress, unfinished is not None)
+            run.lessons = await stack.enter_async_context(
+                open_distilling(session.database, settings.lessons, settings.judge, settings.secrets, run_id, judge)
+            )
             run.summary["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:
                 async with reported(ledger, run_id, progress, settings.judge.max_cost):
                     yield run
+                    await keep_procedures_of(run.lessons, run_id, session.view.say)
             except Interrupted as error:
                 await _finish(run, RunState.INTERRUPTED, started, str(error))
                 raise

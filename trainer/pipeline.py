@@ -31,6 +31,7 @@ from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
 from trainer.evaluate.comparison import TrialPlan
 from trainer.evaluate.evaluation import evaluate_release, evaluation_windows, models_to_ask
+from trainer.evaluate.lessoned import LessonSide
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
@@ -42,6 +43,7 @@ from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, serving
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import NO_SIGNAL
+from trainer.lessons.open import open_lessons
 from trainer.lessons.stage import LessonStage
 from trainer.patterns.faults import observed
 from trainer.plan.plan import assemble
@@ -324,6 +326,10 @@ async def evaluate(
         models = await open_models(stack, access, await models_to_ask(database, candidate, incumbent))
         judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         base = stack.enter_context(remembered(models.get(Role.BASE, models[Role.INCUMBENT]), settings.common.home))
+        side = None
+        if candidate.lessons_policy or (incumbent is not None and incumbent.lessons_policy):
+            opened = open_lessons(database, settings.embedding, settings.secrets)
+            side = LessonSide(await stack.enter_async_context(opened), settings.lessons.game)
         return await evaluate_release(
             database,
             plan,
@@ -336,6 +342,7 @@ async def evaluate(
             windows=windows,
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
             reading_base=base,
+            lessons=side,
             say=say,
         )
 
@@ -362,7 +369,7 @@ class Considered:
 async def incumbent_of(database: Database, model: str) -> Release | None:
     """What the agents use now; None while that is the untrained base model."""
     now = await serving(database, model)
-    return now.release if now is not None and now.checkpoint.step > 0 else None
+    return now.release if now is not None and not now.release.is_base else None
 
 
 async def consider(

@@ -21,7 +21,7 @@ from trainer.config.data_commands import (
     SpawnSettings,
     TraceSettings,
 )
-from trainer.config.lessons import DistilSettings
+from trainer.config.lessons import EmbeddingSecrets, EmbeddingSettings, ShownLessons, TrainedLessons, UsedLessons
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -49,7 +49,7 @@ from trainer.config.training import (
 )
 
 
-class TrainSecrets(DatabaseSecrets, EvaluationSecrets, WandbSecrets):
+class TrainSecrets(DatabaseSecrets, EvaluationSecrets, WandbSecrets, EmbeddingSecrets):
     """The secrets of all services that training calls."""
 
 
@@ -68,7 +68,8 @@ class TrainSettings(DatabaseCommand):
     gate: GateSettings
     promotion: PromotionSettings
     market: WorldSettings
-    lessons: DistilSettings
+    lessons: TrainedLessons
+    embedding: EmbeddingSettings
     secrets: TrainSecrets
 
     @model_validator(mode="after")
@@ -101,6 +102,8 @@ class EvaluateSettings(DatabaseCommand):
     evaluation: EvaluationSettings
     gate: GateSettings
     promotion: AddressSettings
+    lessons: UsedLessons
+    embedding: EmbeddingSettings
     secrets: TrainSecrets
 
 
@@ -209,6 +212,7 @@ class PromoteSettings(DatabaseCommand):
     model: ModelNameSettings
     gate: GateSettings
     promotion: PromotionSettings
+    lessons: ShownLessons
     secrets: DatabaseSecrets
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import SecretStr
+from pydantic import BeforeValidator, SecretStr
 
+from data_bridge.lesson_prompts import LessonsPolicy
 from trainer.config.settings import Duration, Section, setting
 
 
@@ -32,6 +33,31 @@ class GameSettings(Section):
     game: str = setting("game", "Name of the game: lessons of one are never shown in another.", min_length=1)
 
 
+def _policy(value: object) -> object:
+    """The policy's whole name; empty for ``off``."""
+    if not isinstance(value, str):
+        return value
+    return "" if value.strip().lower() in ("off", "") else LessonsPolicy.parse(value).name
+
+
+Policy = Annotated[str | None, BeforeValidator(_policy)]
+
+
+class ShownLessons(Section):
+    """Lessons: what agents are shown."""
+
+    lessons: Policy = setting(
+        None,
+        "Lessons in the agents' prompts, as NUMBER-KINDS-WORDING: `2-all-notes`, or `off`; unset: as in what was "
+        "promoted, none at first.",
+        metavar="POLICY",
+    )
+
+
+class UsedLessons(GameSettings, ShownLessons):
+    """Lessons: what agents are shown."""
+
+
 class DistilSettings(GameSettings):
     """Lessons: what judged decisions teach."""
 
@@ -42,6 +68,10 @@ class DistilSettings(GameSettings):
     lesson_scope: Literal["game", "role", "agent"] = setting(
         "game", "For whom a lesson is: all agents of the game, those of the same role, or the agent alone."
     )
+
+
+class TrainedLessons(DistilSettings, ShownLessons):
+    """Lessons: what judged decisions teach, and what agents are shown."""
 
 
 class KeptLessons(Section):

@@ -6,7 +6,8 @@ window that waits for a ruling, not from outside without having passed the gate.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import hashlib
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -183,3 +184,53 @@ async def may_be_shown(
         row["lesson_id"]: lesson_of(row, [one for one in found[row["lesson_id"]] if one.known_at <= as_of])
         for row in rows
     }
+
+
+async def any_lessons(
+    source: Any,
+    scope: Scope,
+    as_of: datetime,
+    kinds: Sequence[LessonKind],
+    *,
+    number: int,
+    seed: str,
+    without: Collection[str] = (),
+) -> list[Lesson]:
+    """Lessons by chance among those that a decision may be shown: the control beside those that fit it.
+
+    The same ``seed`` gives the same ones. None has a source in the windows ``without``.
+    """
+    rows = await source.fetch(
+        f"SELECT {COLUMNS} FROM hindsight.lessons l WHERE {_IN_SCOPE} AND {_MAY_BE_SHOWN}"
+        " AND NOT EXISTS (SELECT FROM hindsight.lesson_sources s WHERE s.lesson_id = l.lesson_id"
+        "   AND s.window_id = ANY($6)) ORDER BY md5($7 || l.lesson_id) LIMIT $8",
+        *(scope.game, scope.role, scope.agent_id, as_of, [one.value for one in kinds], list(without), seed, number),
+    )
+    return [lesson_of(row, ()) for row in rows]
+
+
+async def from_windows(source: Any, lesson_ids: Sequence[str], window_ids: Collection[str]) -> set[str]:
+    """Those of ``lesson_ids`` that have a source in one of ``window_ids``, known at whatever time."""
+    rows = await source.fetch(
+        "SELECT DISTINCT lesson_id FROM hindsight.lesson_sources WHERE lesson_id = ANY($1) AND window_id = ANY($2)",
+        *(list(lesson_ids), list(window_ids)),
+    )
+    return {row["lesson_id"] for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownText:
+    """A lesson as prompts show it."""
+
+    lesson_id: str
+    known_at: datetime
+
+
+async def lessons_reading(source: Any, game: str, texts: Collection[str]) -> dict[str, KnownText]:
+    """The lessons of a game whose shown text is one of ``texts``, by that text; of several the one known first."""
+    rows = await source.fetch(
+        "SELECT DISTINCT ON (text) title || ': ' || content AS text, lesson_id, known_at FROM hindsight.lessons"
+        " WHERE game = $1 AND md5(title || ': ' || content) = ANY($2) ORDER BY text, known_at, lesson_id",
+        *(game, [hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() for text in texts]),
+    )
+    return {row["text"]: KnownText(row["lesson_id"], row["known_at"]) for row in rows}

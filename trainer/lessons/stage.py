@@ -22,6 +22,7 @@ from trainer.ledger.lessons import VectorType, is_distilled, keep_distilled, kee
 from trainer.ledger.observations import observed_of, patterns_of_run
 from trainer.lesson import LessonSource, NewLesson
 from trainer.lessons.distil import ScopeRule, episodes, procedures, worded
+from trainer.lessons.shown import note_shown
 from trainer.types import Judge, JudgedGroup
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class LessonStage:
 
     async def distil(self, judged: JudgedGroup) -> None:
         """Keep the lessons of one judged group, once."""
+        await note_shown(self.database.pool, self.game, judged.group.trajectories)
         await self._score(judged)
         if await is_distilled(self.database.pool, judged.verdict_key, self.game):
             return

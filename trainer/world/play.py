@@ -22,6 +22,7 @@ from trainer.ledger import simulation
 from trainer.world.agents import DEFAULT_EXPLORATION, Agent, Exploration
 from trainer.world.exchange import Book
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits
+from trainer.world.lessons import AgentLessons
 from trainer.world.market import EDITION, Market
 from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import record_hour
@@ -101,16 +102,18 @@ async def play_windows(
     lookahead: int = 0,
     write_together: int = 1,
     on_window: Callable[[PlayedHour], None] | None = None,
+    lessons: AgentLessons | None = None,
 ) -> Tally:
     """Play those of ``window_ids`` that have not been played, in order; returns the results by agent.
 
     The first decisions of ``lookahead`` more windows are requested in advance, for models that batch requests.
-    ``write_together`` windows are written at a time: faster, but an interruption loses up to that many.
+    ``write_together`` windows are written at a time: faster, but an interruption loses up to that many. With
+    ``lessons`` every agent is shown what was known by then, and what it was shown is stored before the window is.
     """
     await refuse_a_live_game(database)
     todo = await simulation.unplayed(database, astuple(market), window_ids, EDITION)
     first_index = await simulation.windows_played(database, market.seed)
-    player = Player(market, cast, exploration, limits)
+    player = Player(market, cast, exploration, limits, lessons)
     known = await simulation.balances(database, [agent.agent_id for agent in cast])
     player.resume({agent_id: Book(*figures) for agent_id, figures in known.items()})
     tally = Tally()
@@ -121,6 +124,8 @@ async def play_windows(
             numbered = enumerate(waiting, start=first_index + tally.windows)
             windows = [_window_row(market, limits, played, index) for index, played in numbered]
             await simulation.claim(database, windows)
+            if lessons is not None:
+                await lessons.log(database, waiting, market.seed)
             await asyncio.gather(*(record_hour(recorder, database, played, market.seed) for played in waiting))
             await simulation.remember(database, windows, [_agent_row(market, life) for life in waiting[-1].agents])
             for played in waiting:

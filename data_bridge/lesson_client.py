@@ -1,0 +1,134 @@
+"""Lessons for agents of a Python game, over HTTP from the console's API.
+
+    lessons = LessonsEndpoint("http://127.0.0.1:8800", key, policy=LessonsPolicy(2))
+    client = record_openai(AsyncOpenAI(), lessons=lessons)
+
+Looking up is never a reason to miss a decision: without an answer in time there are no lessons, which is counted. Which
+lessons are shown must not depend on the future: every call says as of when, in the game's clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import httpx
+
+from data_bridge.lesson_prompts import LessonsPolicy, with_lessons
+from data_bridge.models import ChatMessage, NotText
+
+logger = logging.getLogger(__name__)
+
+_RETRIEVE = "/api/v1/memory/retrieve"
+_LONGEST_CONTEXT = 4_000
+"""Characters; the end is what an agent sees last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLesson:
+    lesson_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Who decides, and when in the game's clock."""
+
+    agent_id: str
+    as_of: datetime
+    role: str | None = None
+
+
+class LessonLookup(Protocol):
+    """Anything that finds lessons for a decision."""
+
+    @property
+    def policy(self) -> LessonsPolicy: ...
+
+    async def look_up(self, context: str, decider: Decider) -> Sequence[ShownLesson]:
+        """The lessons to show, best first: known by then, and none if they cannot be had now."""
+        ...
+
+
+class LessonsEndpoint:
+    """The console's API. One for all agents of a process."""
+
+    def __init__(
+        self,
+        base_url: str,
+        key: str | None = None,
+        *,
+        policy: LessonsPolicy | None = None,
+        timeout: float = 0.5,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """``key`` is sent as a bearer; ``timeout``, in seconds, is what a decision may wait."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._client = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout, transport=transport)
+        self.policy = policy or LessonsPolicy()
+        self.asked = 0
+        self.missed = 0
+        """Decisions without lessons because there was no answer."""
+
+    async def look_up(self, context: str, decider: Decider) -> Sequence[ShownLesson]:
+        if decider.as_of.tzinfo is None:
+            raise ValueError(f"{decider.as_of} has no time zone: pass an aware moment of the game's clock.")
+        body: dict[str, Any] = {
+            "context": context[-_LONGEST_CONTEXT:],
+            "k": self.policy.number,
+            "memory_types": list(self.policy.kinds),
+            "agent_id": decider.agent_id,
+            "as_of": decider.as_of.isoformat(),
+        }
+        if decider.role is not None:
+            body["role"] = decider.role
+        self.asked += 1
+        try:
+            answer = await self._client.post(_RETRIEVE, json=body)
+            answer.raise_for_status()
+            return _shown(answer.json(), self.policy.number)
+        except (httpx.HTTPError, ValueError, TypeError, KeyError) as error:
+            self.missed += 1
+            if self.missed == 1:
+                logger.warning("no lessons from %s (%s): agents decide without", _RETRIEVE, type(error).__name__)
+            return []
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _shown(answer: Any, most: int) -> list[ShownLesson]:
+    return [
+        ShownLesson(str(item["lesson_id"]), f"{item['title']}: {item['content']}") for item in answer["items"][:most]
+    ]
+
+
+def context_of(messages: Sequence[ChatMessage]) -> str:
+    """What an agent looks lessons up by: the last message that it was sent."""
+    for message in reversed(messages):
+        try:
+            if message.role == "user" and (text := message.text()):
+                return text
+        except NotText:
+            continue
+    return ""
+
+
+async def put_lessons(
+    messages: Sequence[ChatMessage], lookup: LessonLookup, decider: Decider
+) -> tuple[list[ChatMessage], list[ShownLesson]]:
+    """``messages`` with the lessons for their decision, and which they are."""
+    found = list(await lookup.look_up(context_of(messages), decider))
+    return with_lessons(messages, [one.text for one in found], lookup.policy.wording), found

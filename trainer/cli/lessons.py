@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DESCRIPTION = """What verdicts taught, at hand when an agent decides.
 
 Trainings distil lessons from what they judge, and this command from what was trained before; consolidate merges those
-that say the same into rules, and forgets what is worth least. Nothing is ever shown to a decision before it was known."""
+that say the same into rules, and forgets what is worth least. No decision is shown what was known later."""
 
 _EPILOG = """examples:
   lessons.py list --kind semantic                      the latest rules
@@ -193,7 +193,7 @@ async def _export(settings: LessonsCommand, database: Database) -> None:
 
     number = 0
     with ExitStack() as stack:
-        file = settings.deed.file
+        file = settings.deed.export_file
         unfinished = None if file is None else file.with_name(f".{file.name}.unfinished")
         out = sys.stdout if unfinished is None else stack.enter_context(unfinished.open("w", encoding="utf-8"))
         async for lesson, sources in all_lessons(database, settings.lessons.game):

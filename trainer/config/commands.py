@@ -21,7 +21,7 @@ from trainer.config.data_commands import (
     SpawnSettings,
     TraceSettings,
 )
-from trainer.config.lessons import DistilSettings
+from trainer.config.lessons import DistilSettings, LessonsCommand
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -272,6 +272,7 @@ COMMANDS: tuple[type[Command], ...] = (
     SpawnSettings,
     MigrationSettings,
     TraceSettings,
+    LessonsCommand,
 )
 
 

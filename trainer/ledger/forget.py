@@ -7,7 +7,7 @@ verdict stay without a name, so that the verdict on the others is not asked for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import msgspec
@@ -35,15 +35,7 @@ class ForgottenRows:
 
     @property
     def total(self) -> int:
-        return (
-            self.rewards
-            + self.exclusions
-            + self.batches
-            + self.verdicts
-            + self.canaries
-            + self.ingest_keys
-            + self.lessons
-        )
+        return sum(astuple(self))
 
 
 async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:

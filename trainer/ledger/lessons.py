@@ -278,10 +278,15 @@ async def forget_lessons(connection: Any, agent_id: str) -> int:
     names = [row["lesson_id"] for row in touched]
     await connection.execute("DELETE FROM hindsight.injections WHERE agent_id = $1", agent_id)
     await connection.execute("DELETE FROM hindsight.lesson_sources WHERE agent_id = $1", agent_id)
-    deleted = await connection.execute(
+    deleted = await connection.fetch(
         "DELETE FROM hindsight.lessons l WHERE l.agent_id = $1 OR (l.lesson_id = ANY($2)"
-        " AND NOT EXISTS (SELECT FROM hindsight.lesson_sources s WHERE s.lesson_id = l.lesson_id AND s.agrees))",
+        " AND NOT EXISTS (SELECT FROM hindsight.lesson_sources s WHERE s.lesson_id = l.lesson_id AND s.agrees))"
+        " RETURNING content",
         *(agent_id, names),
+    )
+    rules = await connection.execute(
+        "DELETE FROM hindsight.lessons WHERE kind = 'semantic' AND lesson_id = ANY($1) AND content = ANY($2)",
+        *(names, [row["content"] for row in deleted]),
     )
     await connection.execute(
         "UPDATE hindsight.lessons l SET support = greatest(1, s.agree), contradictions = s.against FROM (SELECT"
@@ -290,7 +295,7 @@ async def forget_lessons(connection: Any, agent_id: str) -> int:
         " WHERE l.lesson_id = s.lesson_id",
         names,
     )
-    return int(deleted.rpartition(" ")[2])
+    return len(deleted) + int(rules.rpartition(" ")[2])
 
 
 async def gate_lessons(source: Any, lesson_ids: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Lessons for people: a page at a time, by words, kind and state, with where they come from and what they were worth."""
+"""Lessons for people: a page at a time, by words, kind and state, with sources and usefulness."""
 
 from __future__ import annotations
 

@@ -77,8 +77,11 @@ class LessonsEndpoint:
     async def look_up(self, context: str, decider: Decider) -> Sequence[ShownLesson]:
         if decider.as_of.tzinfo is None:
             raise ValueError(f"{decider.as_of} has no time zone: pass an aware moment of the game's clock.")
+        asked = context.replace("\x00", " ")[-_LONGEST_CONTEXT:]
+        if not asked.strip():
+            return []
         body: dict[str, Any] = {
-            "context": context[-_LONGEST_CONTEXT:],
+            "context": asked,
             "k": self.policy.number,
             "memory_types": list(self.policy.kinds),
             "agent_id": decider.agent_id,
@@ -110,9 +113,7 @@ class LessonsEndpoint:
 
 
 def _shown(answer: Any, most: int) -> list[ShownLesson]:
-    return [
-        ShownLesson(str(item["lesson_id"]), f"{item['title']}: {item['content']}") for item in answer["items"][:most]
-    ]
+    return [ShownLesson(str(item["id"]), f"{item['title']}: {item['content']}") for item in answer["items"][:most]]
 
 
 def context_of(messages: Sequence[ChatMessage]) -> str:

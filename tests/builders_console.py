@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +22,7 @@ import uvicorn
 
 from data_bridge.database import Database
 from tests.builders import NOW
+from tests.builders_lessons import WordEmbedder
 from trainer.config.console import ConsoleCommand
 from trainer.config.settings import settings_from
 from trainer.console.app import make_app
@@ -30,7 +31,9 @@ from trainer.console.keys import KeyPair, Keys
 from trainer.console.live import Hub
 from trainer.console.log_check import LogCheck
 from trainer.console.services import Services
+from trainer.lesson import Embedder
 from trainer.run.check_report import CheckReport, check_log
+from trainer.run.lesson_desk import LessonDesk
 from trainer.run.score import RewardScorer
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +41,9 @@ FULL, READ = "the-full-key-of-these-tests", "the-read-key-of-these-tests"
 FAKE_TRAINING = f"{sys.executable} -m tests.fakes.console_training"
 
 
-def services_of(database: Database, home: Path, **values: Any) -> Services:
+def services_of(
+    database: Database, home: Path, *, embedder: Callable[[], Embedder] | None = None, **values: Any
+) -> Services:
     settings = settings_from(ConsoleCommand, home=home, **values)
 
     async def check() -> CheckReport:
@@ -54,6 +59,7 @@ def services_of(database: Database, home: Path, **values: Any) -> Services:
         addresses=settings.promotion,
         check=LogCheck(check),
         scorer=lambda: RewardScorer(database, settings.judge, settings.secrets, settings.windows, settings.groups),
+        lessons=LessonDesk(database, settings.lessons.game, settings.kept, embedder or WordEmbedder),
     )
 
 

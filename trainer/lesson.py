@@ -81,6 +81,8 @@ class NewLesson:
     known_at: datetime
     trust: Trust
     importance: float = 0.5
+    about: str = ""
+    """The decision it is about, in a word: lessons about different ones are never merged."""
     stance: int = 0
     """1: this worked; -1: this failed; 0: neither."""
     sources: tuple[LessonSource, ...] = ()
@@ -109,6 +111,7 @@ class Lesson:
     scope: Scope
     title: str
     content: str
+    about: str
     stance: int
     importance: float
     support: int

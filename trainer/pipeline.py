@@ -44,7 +44,7 @@ from trainer.ledger.releases import Promotion, serving
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import NO_SIGNAL
 from trainer.lessons.open import open_lessons
-from trainer.lessons.stage import LessonStage
+from trainer.lessons.stage import LessonStage, kept
 from trainer.patterns.faults import observed
 from trainer.plan.plan import assemble
 from trainer.progress import FailurePolicy, Progress, View
@@ -129,7 +129,6 @@ class Pipeline:
     trainer: TrainStage
     stop: asyncio.Event
     lessons: LessonStage | None = None
-    """Keeps what judged groups teach, beside the training; None: nothing is kept."""
 
     async def run(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
         """Train on ``windows``, whose rows ``refs`` locates. Interrupted if a stop is requested before the end."""
@@ -140,7 +139,7 @@ class Pipeline:
         self.progress.groups += sum(len(window.groups) for window in windows)
         self.progress.doing("judging")
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as tasks, kept(self.lessons, self.stop):
                 upstream = [
                     tasks.create_task(groups.feed(partial(self._read, windows, refs, groups)), name="read"),
                     tasks.create_task(awaited.feed(partial(self._judge, groups, awaited)), name="judge"),
@@ -148,15 +147,10 @@ class Pipeline:
                     tasks.create_task(self._watch_lock(), name="watch the lock"),
                 ]
                 await self._train(batches)
-                if self.lessons is not None:
-                    await self.lessons.finish(self.stop)
                 for task in upstream:
                     task.cancel()
         except BaseExceptionGroup as faults:
             raise _first_fault(faults) from faults
-        finally:
-            if self.lessons is not None:
-                await self.lessons.cancel()
         if self.stop.is_set():
             raise Interrupted("Stopped after the current step; the same command resumes the run.")
 

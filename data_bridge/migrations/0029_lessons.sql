@@ -8,6 +8,7 @@ CREATE TABLE hindsight.lessons (
     agent_id        text,
     title           text        NOT NULL,
     content         text        NOT NULL,
+    about           text        NOT NULL DEFAULT '',
     stance          smallint    NOT NULL DEFAULT 0 CHECK (stance IN (-1, 0, 1)),
     importance      float8      NOT NULL CHECK (importance BETWEEN 0 AND 1),
     support         integer     NOT NULL DEFAULT 1,
@@ -37,6 +38,7 @@ CREATE INDEX lessons_by_age ON hindsight.lessons (made_at DESC, lesson_id);
 COMMENT ON COLUMN hindsight.lessons.lesson_id IS 'Digest of kind, scope and text: the same lesson twice is one row.';
 COMMENT ON COLUMN hindsight.lessons.embedder IS 'The model of the embedding; null: not embedded yet, which whoever searches first does.';
 COMMENT ON COLUMN hindsight.lessons.known_at IS 'In the game''s clock: no decision before it may be shown the lesson.';
+COMMENT ON COLUMN hindsight.lessons.about IS 'The decision it is about, in a word: lessons about different ones are never merged.';
 COMMENT ON COLUMN hindsight.lessons.stance IS '1: this worked; -1: this failed; 0: neither. What contradictions are counted by.';
 COMMENT ON COLUMN hindsight.lessons.usefulness IS
     'Mean score of the decisions that it was shown to, above those of the same window that it was not shown to.';

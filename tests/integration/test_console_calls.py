@@ -361,7 +361,7 @@ async def test_everything_of_an_agent_is_forgotten_counted_and_noted(
     await record_run(database, tmp_path, words="about agent-2:")
     found = await said(await client.delete(f"{API}/agents/agent-2"), 200)
     assert found["rows"] == {
-        "rewards": 4, "exclusions": 1, "batches": 3, "verdicts": 6, "canaries": 0, "ingest_keys": 0
+        "rewards": 4, "exclusions": 1, "batches": 3, "verdicts": 6, "canaries": 0, "ingest_keys": 0, "lessons": 0
     }  # fmt: skip
     for query in (
         "SELECT count(*) FROM hindsight.batch_trajectories WHERE agent_id = 'agent-2'",

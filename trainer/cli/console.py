@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.console.keys import Keys
     from trainer.console.services import Services
+    from trainer.lesson import Embedder
     from trainer.run.check_report import CheckReport
     from trainer.run.score import RewardScorer
 
@@ -188,6 +189,7 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
     from trainer.console.live import Hub
     from trainer.console.log_check import LogCheck
     from trainer.console.services import Services
+    from trainer.run.lesson_desk import LessonDesk
 
     async def check() -> CheckReport:
         from trainer.run.check_report import check_log
@@ -199,6 +201,11 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
 
         return RewardScorer(database, settings.judge, settings.secrets, settings.windows, settings.groups)
 
+    def embedder() -> Embedder:
+        from trainer.lessons.open import embedder_of
+
+        return embedder_of(settings.embedding, settings.secrets)
+
     return Services(
         database=database,
         hub=Hub(database),
@@ -209,6 +216,7 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
         addresses=settings.promotion,
         check=LogCheck(check),
         scorer=scorer,
+        lessons=LessonDesk(database, settings.lessons.game, settings.kept, embedder),
     )
 
 

@@ -21,7 +21,14 @@ from trainer.config.data_commands import (
     SpawnSettings,
     TraceSettings,
 )
-from trainer.config.lessons import EmbeddingSecrets, EmbeddingSettings, ShownLessons, TrainedLessons, UsedLessons
+from trainer.config.lessons import (
+    EmbeddingSecrets,
+    EmbeddingSettings,
+    LessonsCommand,
+    ShownLessons,
+    TrainedLessons,
+    UsedLessons,
+)
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -276,6 +283,7 @@ COMMANDS: tuple[type[Command], ...] = (
     SpawnSettings,
     MigrationSettings,
     TraceSettings,
+    LessonsCommand,
 )
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from pydantic import SecretStr, field_validator
 
+from trainer.config.lessons import EmbeddingSecrets, EmbeddingSettings, GameSettings, KeptLessons
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -81,7 +82,7 @@ class ConsoleDeeds(Section):
     )
 
 
-class ConsoleSecrets(DatabaseSecrets, JudgeSecrets):
+class ConsoleSecrets(DatabaseSecrets, JudgeSecrets, EmbeddingSecrets):
     """Console: where it listens, and what it keeps."""
 
     console_key: SecretStr | None = setting(
@@ -104,4 +105,7 @@ class ConsoleCommand(DatabaseCommand):
     judge: JudgeSettings
     gate: GateSettings
     promotion: AddressSettings
+    lessons: GameSettings
+    embedding: EmbeddingSettings
+    kept: KeptLessons
     secrets: ConsoleSecrets

@@ -1,14 +1,17 @@
-"""The settings of lessons: of which game they are, what embeds them, how many are kept."""
+"""The settings of lessons: of which game they are, what embeds them, how many are kept; and of their command."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, SecretStr
 
 from data_bridge.lesson_prompts import LessonsPolicy
+from trainer.config.sections import DatabaseCommand, DatabaseSecrets, JudgeSecrets, JudgeSettings, WindowSettings
 from trainer.config.settings import Duration, Section, setting
+from trainer.config.training import ModelNameSettings
 
 
 class EmbeddingSettings(Section):
@@ -90,3 +93,59 @@ class EmbeddingSecrets(Section):
     embedding_api_key: SecretStr | None = setting(
         None, "Key of the embeddings endpoint; unset: none is sent.", env="EMBEDDING_API_KEY"
     )
+
+
+class LessonDeeds(Section):
+    """What is done."""
+
+    action: Literal["list", "search", "distil", "consolidate", "retire", "export"] = setting(
+        ..., "list, search, distil, consolidate, retire or export.", positional=True
+    )
+    target: str | None = setting(
+        None,
+        "search: what is looked for; retire: the lesson's id; list: only lessons with these words.",
+        positional=True,
+    )
+    kind: Literal["episodic", "semantic", "procedural"] | None = setting(
+        None, "List and search: only this kind.", flag_only=True
+    )
+    agent: str | None = setting(None, "List: only this agent's own; search: as this agent.", flag_only=True)
+    role: str | None = setting(None, "Search: as an agent of this role.", flag_only=True)
+    state: Literal["shown", "waiting", "retired", "all"] = setting(
+        "shown",
+        "List: those that agents are shown, those from outside that are not gated, the retired, or all.",
+        flag_only=True,
+    )
+    as_of: str | None = setting(
+        None,
+        "Search: what was known at this UTC time (ISO 8601) of the game; unset: now.",
+        metavar="TIME",
+        flag_only=True,
+    )
+    limit: int = setting(20, "List and search: maximum number of lessons.", ge=1, le=1000, flag_only=True)
+    reason: str | None = setting(None, "Retire: why; kept with the lesson.", flag_only=True)
+    whole: bool = setting(False, "Consolidate: also compare what was compared before.", flag_only=True)
+    export_file: Path | None = setting(
+        None,
+        "Export: where to write, one JSON line per lesson; unset: standard output.",
+        flag="--output",
+        metavar="FILE",
+        flag_only=True,
+    )
+
+
+class LessonSecrets(DatabaseSecrets, JudgeSecrets, EmbeddingSecrets):
+    """The secrets of all services that lessons call."""
+
+
+class LessonsCommand(DatabaseCommand):
+    """lessons."""
+
+    deed: LessonDeeds
+    lessons: DistilSettings
+    embedding: EmbeddingSettings
+    kept: KeptLessons
+    model: ModelNameSettings
+    windows: WindowSettings
+    judge: JudgeSettings
+    secrets: LessonSecrets

@@ -21,6 +21,7 @@ from trainer.console import pages
 from trainer.console.door import HEADERS, Entrance
 from trainer.console.ingest_api import OPERATIONS as INGEST
 from trainer.console.keys import Caller, Permission
+from trainer.console.memory_api import OPERATIONS as MEMORY
 from trainer.console.openapi import document
 from trainer.console.operations import PREFIX, Operation, answer
 from trainer.console.problems import Refused, refusal_of
@@ -37,7 +38,7 @@ from trainer.ledger.read.now import now_of
 
 _STATIC = Path(__file__).parent / "static"
 
-OPERATIONS: tuple[Operation, ...] = (*TRAINING, *READING, *RELEASES, *REWARDS, *INGEST)
+OPERATIONS: tuple[Operation, ...] = (*TRAINING, *READING, *RELEASES, *REWARDS, *INGEST, *MEMORY)
 """Every call of the API."""
 
 
@@ -49,6 +50,7 @@ def make_app(services: Services, door: Entrance, *, poll: timedelta = timedelta(
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(services.hub.polling(poll))
             stack.push_async_callback(services.check.close)
+            stack.push_async_callback(services.lessons.close)
             yield
 
     async def described(request: Request) -> Response:

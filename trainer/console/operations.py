@@ -103,6 +103,8 @@ class Operation:
     query: type[BaseModel] = NoQuery
     body: type[BaseModel] | None = None
     status: int = 200
+    also: tuple[int, ...] = ()
+    """Further statuses of success, with the same answer."""
     acts: bool = False
     problems: tuple[int, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)

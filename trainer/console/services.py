@@ -20,6 +20,7 @@ from trainer.console.problems import Refused, refusal_of
 from trainer.ledger.audit import note_deed, note_outcome
 
 if TYPE_CHECKING:
+    from trainer.run.lesson_desk import LessonDesk
     from trainer.run.score import RewardScorer
 
 
@@ -37,6 +38,7 @@ class Services:
     check: LogCheck
     scorer: Callable[[], RewardScorer]
     """Made when it is first needed: it brings the judge with it."""
+    lessons: LessonDesk
 
 
 def address_of(request: Request) -> str:

@@ -25,6 +25,7 @@ NAVIGATION: tuple[tuple[str, str], ...] = (
     ("/rewards", "Rewards"),
     ("/judge", "Judge"),
     ("/patterns", "Patterns"),
+    ("/lessons", "Lessons"),
     ("/system", "System"),
 )
 """The pages in their order; another one is a line here and an entry in ``board_pages.PAGES``."""

@@ -7,7 +7,7 @@ verdict stay without a name, so that the verdict on the others is not asked for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from trainer.ledger.batches import as_json
 from trainer.ledger.events import EventKind, tell
+from trainer.ledger.lessons import forget_lessons
 
 FORGOTTEN = "deleted"
 
@@ -30,10 +31,11 @@ class ForgottenRows:
     verdicts: int
     canaries: int
     ingest_keys: int
+    lessons: int
 
     @property
     def total(self) -> int:
-        return self.rewards + self.exclusions + self.batches + self.verdicts + self.canaries + self.ingest_keys
+        return sum(astuple(self))
 
 
 async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
@@ -77,6 +79,7 @@ async def forget_agent(database: Database, agent_id: str) -> ForgottenRows:
             verdicts=verdicts,
             canaries=_number(canaries),
             ingest_keys=_number(keys),
+            lessons=await forget_lessons(connection, agent_id),
         )
         await tell(connection, EventKind.COMMAND, {"deed": "forget an agent", "state": "done", "rows": found.total})
     return found

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _INSERT = """
 INSERT INTO hindsight.lessons (lesson_id, kind, game, role, agent_id, title, content, stance, importance, trust,
-                               known_at, embedder, embedding)
+                               known_at, about, embedder, embedding)
 SELECT n.lesson_id, n.kind, n.game, n.role, n.agent_id, n.title, n.content, n.stance, n.importance, n.trust,
-       n.known_at, $13, n.vector::{type}
+       n.known_at, n.about, $14, n.vector::{type}
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::int[],
-              $9::float8[], $10::text[], $11::timestamptz[], $12::text[])
-       AS n(lesson_id, kind, game, role, agent_id, title, content, stance, importance, trust, known_at, vector)
+              $9::float8[], $10::text[], $11::timestamptz[], $12::text[], $13::text[])
+       AS n(lesson_id, kind, game, role, agent_id, title, content, stance, importance, trust, known_at, about, vector)
  ORDER BY n.lesson_id
     ON CONFLICT (lesson_id) DO NOTHING
 RETURNING lesson_id
@@ -47,8 +47,8 @@ UPDATE hindsight.lessons l
  WHERE l.lesson_id = s.lesson_id AND l.kind <> 'semantic'
    AND (l.support, l.contradictions) IS DISTINCT FROM (greatest(1, s.agree), s.against)
 """
-COLUMNS = """l.lesson_id, l.kind, l.game, l.role, l.agent_id, l.title, l.content, l.stance, l.importance, l.support,
-       l.contradictions, l.uses, l.last_used_at, l.usefulness, l.scored_uses, l.trust, l.known_at, l.made_at,
+COLUMNS = """l.lesson_id, l.kind, l.game, l.role, l.agent_id, l.title, l.content, l.about, l.stance, l.importance,
+       l.support, l.contradictions, l.uses, l.last_used_at, l.usefulness, l.scored_uses, l.trust, l.known_at, l.made_at,
        l.gated_at, l.retired_at, l.retired_because"""
 
 
@@ -112,6 +112,7 @@ async def store_lessons(
         [one.importance for one in rows],
         [one.trust.value for one in rows],
         [one.known_at for one in rows],
+        [one.about for one in rows],
         [None if vectors is None else kind.written(vectors[place]) for place in unique.values()],
         embedder,
     )
@@ -266,6 +267,37 @@ async def retire_lesson(database: Database, lesson_id: str, reason: str) -> bool
     return bool(status == "UPDATE 1")
 
 
+async def forget_lessons(connection: Any, agent_id: str) -> int:
+    """Delete an agent's own lessons, those that rest on its trajectories alone, and what it was shown.
+
+    A rule that others' episodes also support loses this agent's; one whose words are this agent's goes with it.
+    """
+    touched = await connection.fetch(
+        "SELECT DISTINCT lesson_id FROM hindsight.lesson_sources WHERE agent_id = $1", agent_id
+    )
+    names = [row["lesson_id"] for row in touched]
+    await connection.execute("DELETE FROM hindsight.injections WHERE agent_id = $1", agent_id)
+    await connection.execute("DELETE FROM hindsight.lesson_sources WHERE agent_id = $1", agent_id)
+    deleted = await connection.fetch(
+        "DELETE FROM hindsight.lessons l WHERE l.agent_id = $1 OR (l.lesson_id = ANY($2)"
+        " AND NOT EXISTS (SELECT FROM hindsight.lesson_sources s WHERE s.lesson_id = l.lesson_id AND s.agrees))"
+        " RETURNING content",
+        *(agent_id, names),
+    )
+    rules = await connection.execute(
+        "DELETE FROM hindsight.lessons WHERE kind = 'semantic' AND lesson_id = ANY($1) AND content = ANY($2)",
+        *(names, [row["content"] for row in deleted]),
+    )
+    await connection.execute(
+        "UPDATE hindsight.lessons l SET support = greatest(1, s.agree), contradictions = s.against FROM (SELECT"
+        " lesson_id, count(*) FILTER (WHERE agrees) AS agree, count(*) FILTER (WHERE NOT agrees) AS against"
+        " FROM hindsight.lesson_sources WHERE lesson_id = ANY($1) GROUP BY lesson_id) s"
+        " WHERE l.lesson_id = s.lesson_id",
+        names,
+    )
+    return len(deleted) + int(rules.rpartition(" ")[2])
+
+
 async def gate_lessons(source: Any, lesson_ids: Sequence[str]) -> int:
     """Lessons from outside that passed the gate: agents may be shown them from now on."""
     status = await source.execute(
@@ -284,6 +316,7 @@ def lesson_of(row: Any, sources: Sequence[LessonSource] = ()) -> Lesson:
         scope=Scope(row["game"], row["role"], row["agent_id"]),
         title=row["title"],
         content=row["content"],
+        about=row["about"],
         stance=row["stance"],
         importance=row["importance"],
         support=row["support"],

@@ -94,6 +94,7 @@ def _episode(
         known_at=source.known_at,
         trust=Trust.VERDICT,
         importance=min(1.0, 0.2 + 1.6 * abs(above)),
+        about=title_of(step.action.kind),
         stance=1 if worked else -1,
         sources=(source,),
     )
@@ -186,6 +187,7 @@ def worded(
                 known_at=source.known_at,
                 trust=Trust.JUDGE,
                 importance=min(1.0, max(0.0, said.score)),
+                about=title_of(member.actions[-1].kind) if member.actions else "",
                 stance=1 if verdict.score > mean else -1,
                 sources=(source,),
             )
@@ -230,6 +232,7 @@ def procedures(patterns: Sequence[ErrorPattern], game: str, sources: Mapping[str
                 known_at=max(one.known_at for one in own),
                 trust=Trust.VERDICT if pattern.source is not FaultSource.JUDGE else Trust.JUDGE,
                 importance=0.8,
+                about=title_of(pattern.template) if is_code else "",
                 stance=-1,
                 sources=tuple(own),
             )

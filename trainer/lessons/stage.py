@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -26,6 +27,18 @@ from trainer.lessons.shown import note_shown
 from trainer.types import Judge, JudgedGroup
 
 logger = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def kept(stage: LessonStage | None, stop: asyncio.Event) -> AsyncIterator[None]:
+    """What the stage is given within the block is distilled at its end; after a fault or a stop, as far as it got."""
+    try:
+        yield
+        if stage is not None:
+            await stage.finish(stop)
+    finally:
+        if stage is not None:
+            await stage.cancel()
 
 
 @dataclass(slots=True)

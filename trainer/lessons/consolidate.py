@@ -50,7 +50,10 @@ _MASKED = re.compile(r"\$\w+|\b[A-Z]{2,6}\b|[-+]?\d[\d.,:%]*")
 _OUTCOME = frozenset({"worked", "failed", "right", "wrong", "was", "rose", "fell", "did", "not", "move"})
 """Words that tell what came of a decision: two episodes may differ in them and still be about the same."""
 _FUNCTION = frozenset(
-    "a an and are as at be by for from i if in is it its me my of on or that the this to when whenever with".split()
+    {
+        *("a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "i", "if", "in", "is", "it", "its", "me"),
+        *("my", "of", "on", "or", "that", "the", "this", "to", "when", "whenever", "with"),
+    }
 )
 """Words that every text has."""
 _MOST_TOLD = 200

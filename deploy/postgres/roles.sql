@@ -6,7 +6,7 @@
 --   hindsight_reader       check_windows, lineage, report, promote --list, serve, train_mmo --dry-run, traces export
 --   hindsight_judge        also judge_windows and certify_judge: stores verdicts in our schema, nothing in the game's
 --   hindsight_judge_writer also judge_windows --write-back: the judge's columns of the game
---   hindsight_trainer      also train_mmo, evaluate, promote, schedule_training
+--   hindsight_trainer      also train_mmo, evaluate, promote, schedule_training, lessons
 --   hindsight_console      also console: commands, ingest keys, the audit log
 --
 -- run_migrations, traces import and spawn_test_agents create or fill tables: they are the owner's.
@@ -64,6 +64,9 @@ GRANT INSERT, UPDATE, DELETE ON hindsight.model_locks, hindsight.exclusions TO h
 GRANT INSERT, DELETE ON hindsight.checkpoints, hindsight.replays TO hindsight_trainer;
 GRANT INSERT ON hindsight.canary_agents, hindsight.rewards TO hindsight_trainer;
 GRANT INSERT ON hindsight.events TO hindsight_trainer;
+GRANT INSERT, UPDATE, DELETE ON hindsight.lessons TO hindsight_trainer;
+GRANT INSERT ON hindsight.lesson_sources, hindsight.distilled, hindsight.consultations TO hindsight_trainer;
+GRANT INSERT, UPDATE ON hindsight.injections TO hindsight_trainer;
 GRANT UPDATE ON hindsight.commands TO hindsight_trainer;
 GRANT INSERT, UPDATE, DELETE ON hindsight.hosts TO hindsight_trainer;
 
@@ -73,3 +76,4 @@ GRANT INSERT ON hindsight.commands TO hindsight_console;
 GRANT INSERT, UPDATE, DELETE ON hindsight.audit, hindsight.ingest_keys TO hindsight_console;
 GRANT UPDATE, DELETE ON hindsight.verdicts TO hindsight_console;
 GRANT DELETE ON hindsight.batch_trajectories, hindsight.rewards, hindsight.canary_agents TO hindsight_console;
+GRANT DELETE ON hindsight.lesson_sources, hindsight.injections TO hindsight_console;

@@ -152,12 +152,12 @@ class JudgedRecord:
     hours: int
 
 
-async def undistilled(source: Any, game: str, model: str) -> list[JudgedRecord]:
-    """The trained groups of ``model`` whose verdicts were not distilled for ``game``, oldest window first."""
+async def undistilled(source: Any, game: str, model: str, run_id: str | None = None) -> list[JudgedRecord]:
+    """The trained groups of ``model`` (of one run) whose verdicts were not distilled for ``game``, oldest first."""
     rows = await source.fetch(
         "SELECT b.run_id, b.groups::text FROM hindsight.batches b WHERE b.model = $1 AND b.state = 'trained'"
-        " ORDER BY b.step",
-        model,
+        " AND ($2::text IS NULL OR b.run_id = $2) ORDER BY b.step",
+        *(model, run_id),
     )
     known = await source.fetch("SELECT verdict_key FROM hindsight.distilled WHERE game = $1", game)
     done = {row["verdict_key"] for row in known}

@@ -41,14 +41,21 @@ from trainer.lessons.wording import words_of
 if TYPE_CHECKING:
     from trainer.lesson import Vectors
 
-_NEAR, _ALIKE = 0.6, 0.93
-"""Cosine from which words decide, and from which they need not."""
-_COMMON, _CONTAINED, _ENOUGH_WORDS = 0.75, 0.9, 5
+_NEAR, _NEARER, _ALIKE = 0.6, 0.75, 0.93
+"""Cosine from which common words decide, from which one may be contained in the other, and which is enough alone."""
+_COMMON, _CONTAINED, _ENOUGH_WORDS = 0.75, 0.8, 4
 _COMPARED = 500
 """Leaders, the nearest first, whose words are compared at most."""
 _MASKED = re.compile(r"\$\w+|\b[A-Z]{2,6}\b|[-+]?\d[\d.,:%]*")
 _OUTCOME = frozenset({"worked", "failed", "right", "wrong", "was", "rose", "fell", "did", "not", "move"})
 """Words that tell what came of a decision: two episodes may differ in them and still be about the same."""
+_FUNCTION = frozenset(
+    {
+        *("a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "i", "if", "in", "is", "it", "its", "me"),
+        *("my", "of", "on", "or", "that", "the", "this", "to", "when", "whenever", "with"),
+    }
+)
+"""Words that every text has."""
 _MOST_TOLD = 200
 _PRIOR_USES = 10
 _LIFT_WEIGHT = 3.0
@@ -160,14 +167,14 @@ def _same(
         common = both / max(1, len(own | other))
         if cosine >= _ALIKE or common >= _COMMON:
             return int(place), f"says the same (cosine {cosine:.2f}, {common:.0%} of the words)"
-        if fewest >= _ENOUGH_WORDS and both >= _CONTAINED * fewest:
+        if cosine >= _NEARER and fewest >= _ENOUGH_WORDS and both >= _CONTAINED * fewest:
             return int(place), f"repeats it ({both / fewest:.0%} of the words of the shorter)"
     return None
 
 
 def masked_words(lesson: Lesson) -> frozenset[str]:
-    """The words of a lesson without names of markets, numbers, and what came of it."""
-    return words_of(_MASKED.sub(" ", lesson.content)) - _OUTCOME
+    """The words of a lesson without names of markets, numbers, what came of it, and those that every text has."""
+    return words_of(_MASKED.sub(" ", lesson.content)) - _OUTCOME - _FUNCTION
 
 
 async def _merge_scope(

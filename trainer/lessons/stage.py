@@ -64,10 +64,11 @@ class LessonStage:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, stop: asyncio.Event) -> None:
-        """Wait for what was started, unless a stop is requested: the rest is caught up later."""
+        """Wait for what was started. After a request to stop, not for the judge: the rest is caught up later."""
         stopped = asyncio.create_task(stop.wait(), name="wait for a stop")
-        while self._tasks and not stop.is_set():
-            await asyncio.wait({*self._tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        while self._tasks and not (stop.is_set() and self.wording is not None):
+            waiting = {*self._tasks} if stop.is_set() else {*self._tasks, stopped}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
 
     async def cancel(self) -> None:

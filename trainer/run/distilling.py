@@ -79,6 +79,19 @@ class Distilled:
     """Groups whose rows are gone or changed, or whose window waits for a ruling."""
 
 
+async def catch_up(stage: LessonStage | None, reader: WindowReader, model: str, run_id: str) -> None:
+    """What an earlier attempt of this run trained and had no time to distil. A fault is a warning."""
+    if stage is None:
+        return
+    try:
+        for record in await undistilled(stage.database.pool, stage.game, model, run_id):
+            judged = await _judged(reader, record)
+            if judged is not None:
+                await stage.distil(judged)
+    except Exception as error:  # lessons are no reason to fail a training
+        logger.warning("run %s: lessons are left to distil (%s)", run_id, redact(str(error) or type(error).__name__))
+
+
 async def distil_ledger(stage: LessonStage, reader: WindowReader, model: str) -> Distilled:
     """Distil every trained group of ``model`` that was not distilled yet, and the error patterns of its runs."""
     waiting = await undistilled(stage.database.pool, stage.game, model)

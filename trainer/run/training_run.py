@@ -36,7 +36,7 @@ from trainer.pipeline import Pipeline
 from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
 from trainer.run.code_version import code_version
-from trainer.run.distilling import keep_procedures_of, open_distilling
+from trainer.run.distilling import catch_up, keep_procedures_of, open_distilling
 from trainer.run.reporting import reported
 from trainer.run.session import Session, fingerprint
 from trainer.train.backends.forks import start_step_of
@@ -142,6 +142,8 @@ class TrainingRun:
             lessons=self.lessons,
         )
         await pipeline.run(windows, refs)
+        if self.is_resumed:
+            await catch_up(self.lessons, reader, settings.model.model, self.run_id)
         if self.progress.steps == before.steps:
             fault = self._why_nothing(before, verdicts, trainer)
             if self.progress.steps == 0:

@@ -30,7 +30,6 @@ from data_bridge.agent_loop import AgentLoop, Prompt, Seen
 from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.lesson_client import Decider, ShownLesson
-from data_bridge.lesson_prompts import LessonsPolicy
 from data_bridge.models import Action, ChatMessage, LLMCall
 from data_bridge.recorder import Recorder
 from trainer.lesson import LessonKind, NewLesson, Recall, Scope, Trust
@@ -89,11 +88,10 @@ class Model:
 class Found:
     recall: Recall
     spent: Spent
-    policy: LessonsPolicy = field(default_factory=lambda: LessonsPolicy(2))
 
     async def look_up(self, context: str, decider: Decider) -> Sequence[ShownLesson]:
         started = time.perf_counter()
-        found = await self.recall.retrieve(context, GAME, as_of=decider.as_of, k=self.policy.number)
+        found = await self.recall.retrieve(context, GAME, as_of=decider.as_of, k=2)
         self.spent.seconds.append(time.perf_counter() - started)
         return [ShownLesson(one.lesson.lesson_id, one.lesson.shown) for one in found]
 
@@ -101,7 +99,6 @@ class Found:
 class Remembered:
     """The same lessons at once: to see the loop alone."""
 
-    policy = LessonsPolicy(2)
     _shown = tuple(ShownLesson(str(number), f"Lesson {number}: " + "sell on bad news " * 8) for number in range(2))
 
     async def look_up(self, context: str, decider: Decider) -> Sequence[ShownLesson]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from data_bridge.agent_loop import AgentLoop, Prompt, Seen
 from data_bridge.database import Database
 from data_bridge.lesson_client import Decider, ShownLesson
-from data_bridge.lesson_prompts import LessonsPolicy
 from data_bridge.models import Action, ChatMessage, LLMCall, MarketOutcomes, PredictionOutcome
 from data_bridge.recorder import Recorder
 from data_bridge.window_ids import end_of, last_closed_windows, start_of
@@ -54,13 +53,11 @@ class Obedient:
 class Notes:
     """Lessons from a list. A team uses `LessonsEndpoint`; this one keeps its promise: nothing before it was known."""
 
-    policy = LessonsPolicy(number=1)
-
     def __init__(self) -> None:
         self.known: list[tuple[datetime, ShownLesson]] = []
 
     async def look_up(self, context: str, decider: Decider) -> Sequence[ShownLesson]:
-        return [lesson for known_at, lesson in self.known if known_at <= decider.as_of][: self.policy.number]
+        return [lesson for known_at, lesson in self.known if known_at <= decider.as_of][:1]
 
 
 class Curious:

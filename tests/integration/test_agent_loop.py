@@ -14,7 +14,7 @@ import pytest
 from data_bridge.agent_loop import AgentLoop, Prompt, Seen
 from data_bridge.database import Database
 from data_bridge.lesson_client import Decider, ShownLesson
-from data_bridge.lesson_prompts import LessonsPolicy, lessons_in
+from data_bridge.lesson_prompts import lessons_in
 from data_bridge.models import Action, ChatMessage, LLMCall, MarketOutcomes, PredictionOutcome
 from data_bridge.recorder import Recorder
 from data_bridge.window_ids import GRACE, end_of, start_of
@@ -28,8 +28,6 @@ AT = start_of(WINDOW) + timedelta(minutes=5)
 
 class Parts:
     """All parts in one, which counts who is called how often, and how many decide at the same time."""
-
-    policy = LessonsPolicy(2)
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()

@@ -23,7 +23,8 @@ from trainer.ledger.lessons import gate_lessons
 from trainer.lesson import ALL_KINDS, FoundLesson, LessonKind, LessonSource, Recall, Scope, Trust
 from trainer.lessons.retrieval import Lessons, open_lessons_of
 from trainer.lessons.shown import note_shown
-from trainer.types import Completion
+from trainer.promote.publish import finish_canary, publish, roll_back
+from trainer.types import Checkpoint, Completion, Serving
 from trainer.world.agents import ChatPolicy, Exploration, model_cast
 from trainer.world.exchange import Exchange
 from trainer.world.lessons import AgentLessons
@@ -243,7 +244,7 @@ async def test_an_agent_looks_lessons_up_over_http_and_decides_without_them_if_i
     known_at = datetime(2026, 3, 2, 12, tzinfo=UTC)
     await lessons.store([new_lesson("strikes mean sell", scope=Scope("game"), known_at=known_at)])
     async with opened_console(database, tmp_path) as console:
-        async with LessonsEndpoint(console.url, FULL, timeout=30.0) as endpoint:
+        async with LessonsEndpoint(console.url, FULL, policy=LessonsPolicy(), timeout=30.0) as endpoint:
             found = await endpoint.look_up("a strike begins", Decider("agent-1", known_at))
             assert [one.text for one in found] == ["A lesson: strikes mean sell"]
             early = Decider("agent-1", known_at - timedelta(seconds=1))
@@ -257,3 +258,38 @@ async def test_an_agent_looks_lessons_up_over_http_and_decides_without_them_if_i
     async with LessonsEndpoint("http://127.0.0.1:9", timeout=5.0) as away:
         assert await away.look_up("a strike begins", Decider("agent-1", known_at)) == []
         assert away.missed == 1
+
+
+async def test_an_agent_is_told_the_policy_of_the_release_that_it_was_given(database: Database, tmp_path: Path) -> None:
+    lessons = await open_lessons_of(database, WordEmbedder())
+    known_at = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    await lessons.store(
+        [new_lesson(f"strikes mean sell {one}", scope=Scope("game"), known_at=known_at) for one in "ab"]
+    )
+    point = Checkpoint("hindsight", 0, "base", "cpu", "base")
+    at = Serving("http://agents", point.name)
+    await publish(database, tmp_path, point.as_release(), at, reason="first")
+    await database.pool.execute(
+        "INSERT INTO hindsight.promotions (model, step, kind, state, reason, base_model, backend, location, base_url,"
+        " served_model, canary_share, lessons_policy) VALUES ('hindsight', 0, 'promotion', 'canary', 'on trial',"
+        " 'base', 'cpu', 'base', '', '', 0.5, 'lessons-1-all-weighed')"
+    )
+    await database.pool.execute(
+        "INSERT INTO hindsight.canary_agents SELECT max(promotion_id), 'canary' FROM hindsight.promotions"
+    )
+    async with (
+        opened_console(database, tmp_path) as console,
+        LessonsEndpoint(console.url, FULL, timeout=30.0, refresh=0.0) as endpoint,
+    ):
+
+        async def shown(agent: str) -> list[tuple[str, str]]:
+            found = await endpoint.look_up("a strike begins", Decider(agent, known_at))
+            return [(one.text, one.wording) for one in found]
+
+        assert await shown("other") == []
+        assert [wording for _, wording in await shown("canary")] == ["weighed"]
+        await finish_canary(database, tmp_path, "hindsight", outcome="better")
+        assert await shown("other") == await shown("canary") != []
+        await roll_back(database, tmp_path, "hindsight", lambda _: at, step=None, reason="worse")
+        assert await shown("canary") == []
+        assert endpoint.missed == 0

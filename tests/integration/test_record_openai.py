@@ -17,7 +17,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from data_bridge.lesson_client import Decider, ShownLesson
-from data_bridge.lesson_prompts import LessonsPolicy
 from data_bridge.models import Action
 from data_bridge.record_openai import record_openai
 from data_bridge.recording import TrajectoryRecording
@@ -279,8 +278,6 @@ async def test_an_answer_that_cannot_be_logged_reaches_the_agent_all_the_same(
 
 class Notes:
     """Lessons from a list, known at a time; it remembers who asked."""
-
-    policy = LessonsPolicy(1)
 
     def __init__(self, *known: tuple[datetime, str]) -> None:
         self.known, self.asked = known, list[tuple[str, Decider]]()

@@ -19,6 +19,7 @@ from trainer.console.keys import Caller
 from trainer.console.operations import TEXT, Incoming, Operation
 from trainer.console.problems import Refused
 from trainer.console.services import audited
+from trainer.ledger.releases import read_from_database
 from trainer.lesson import ALL_KINDS, LONGEST_CONTENT, LONGEST_TITLE, FoundLesson, LessonKind
 
 _LONGEST_CONTEXT = 8_000
@@ -158,6 +159,30 @@ def _item(found: FoundLesson) -> MemoryItem:
     )
 
 
+class PolicyQuery(BaseModel):
+    """Who is about to decide."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent_id: str = Field(pattern=NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class PromotedPolicy:
+    """Which lessons an agent is to be shown, by the release that it was given."""
+
+    lessons_policy: str
+    """Such as ``lessons-2-all-notes``; empty: none."""
+    release: str | None
+    """Null before the first promotion."""
+
+
+async def policy_of_agent(asked: Incoming) -> PromotedPolicy:
+    agent_id = _own_agent(asked.caller, asked.query.agent_id)
+    used = (await read_from_database(asked.services.database, asked.services.model)).for_agent(agent_id)
+    return PromotedPolicy("", None) if used is None else PromotedPolicy(used.lessons_policy, used.release.name)
+
+
 class ConsolidateBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -207,6 +232,16 @@ OPERATIONS = (
         retrieve_memories,
         Retrieved,
         body=RetrieveBody,
+        key="ingest",
+        problems=(403,),
+    ),
+    Operation(
+        "GET",
+        "/memory/policy",
+        "Which lessons an agent is to be shown, by the release that it was given",
+        policy_of_agent,
+        PromotedPolicy,
+        query=PolicyQuery,
         key="ingest",
         problems=(403,),
     ),

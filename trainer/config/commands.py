@@ -21,7 +21,14 @@ from trainer.config.data_commands import (
     SpawnSettings,
     TraceSettings,
 )
-from trainer.config.lessons import DistilSettings, LessonsCommand
+from trainer.config.lessons import (
+    DistilSettings,
+    EmbeddingSecrets,
+    EmbeddingSettings,
+    GameSettings,
+    KeptLessons,
+    LessonsCommand,
+)
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -119,7 +126,7 @@ class PeriodSettings(Section):
     retry_after: Duration = setting("10m", "Pause before a failed period is retried.")
 
 
-class ScheduleSecrets(DatabaseSecrets):
+class ScheduleSecrets(DatabaseSecrets, EmbeddingSecrets):
     """Schedule: every other setting of the training reads its variable, from the environment or .env."""
 
     notify_url: SecretStr | None = setting(
@@ -133,6 +140,9 @@ class ScheduleSettings(DatabaseCommand):
 
     schedule: PeriodSettings
     windows: ReadinessSettings
+    lessons: GameSettings
+    embedding: EmbeddingSettings
+    kept: KeptLessons
     secrets: ScheduleSecrets
 
 

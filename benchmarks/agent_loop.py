@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_bridge.agent_loop import AgentLoop, Prompt, Seen
+from data_bridge.agent_loop import AgentLoop, AgentPrompt, Seen
 from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.lesson_client import Decider, ShownLesson
@@ -54,8 +54,8 @@ class MarketPrompts:
     def __init__(self, prompts: Sequence[list[ChatMessage]]) -> None:
         self._prompts = prompts
 
-    async def prompt(self, agent_id: str, seen: Seen) -> Prompt:
-        return Prompt(self._prompts[seen.data], "benchmark-1")
+    async def prompt(self, agent_id: str, seen: Seen) -> AgentPrompt:
+        return AgentPrompt(self._prompts[seen.data], "benchmark-1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,14 +49,14 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class AgentPrompt:
     messages: Sequence[ChatMessage]
     version: str = ""
     """Empty: the game's own prompt."""
 
 
 class Prompting(Protocol):
-    async def prompt(self, agent_id: str, seen: Seen) -> Prompt:
+    async def prompt(self, agent_id: str, seen: Seen) -> AgentPrompt:
         """The conversation up to the agent's turn, in the version that the agent uses now."""
         ...
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from data_bridge.agent_loop import AgentLoop, Prompt, Seen
+from data_bridge.agent_loop import AgentLoop, AgentPrompt, Seen
 from data_bridge.database import Database
 from data_bridge.lesson_client import Decider, ShownLesson
 from data_bridge.models import Action, ChatMessage, LLMCall, MarketOutcomes, PredictionOutcome
@@ -34,9 +34,9 @@ HOURS, LEARNT_AFTER = 6, 3
 class Rules:
     """The prompt. A version of it could come from a prompt store."""
 
-    async def prompt(self, agent_id: str, seen: Seen) -> Prompt:
+    async def prompt(self, agent_id: str, seen: Seen) -> AgentPrompt:
         system = ChatMessage(role="system", content="Bet on rain: answer YES or NO.")
-        return Prompt([system, ChatMessage(role="user", content=seen.text)], "rain-1")
+        return AgentPrompt([system, ChatMessage(role="user", content=seen.text)], "rain-1")
 
 
 class Obedient:

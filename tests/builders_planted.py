@@ -104,9 +104,9 @@ def planted_pairs(number: int, seed: int) -> list[PlantedPair]:
     for (told, asked), (advice, question) in meant[:meant_number]:
         found.append(PlantedPair("meant", f"{asked}, {question}", f"When {told}, {advice}."))
     while len(found) < number:
-        thing, code = chance.choice(_THINGS), chance.randrange(1000, 9999)
-        lesson = f"When {thing} futures {code} open limit up, {_advice(chance)}."
-        found.append(PlantedPair("both", f"{thing} futures {code} limit up at the open", lesson))
+        thing, year = chance.choice(_THINGS), chance.randrange(1000, 9999)
+        lesson = f"When {thing} futures {year} open limit up, {_advice(chance)}."
+        found.append(PlantedPair("both", f"{thing} futures {year} limit up at the open", lesson))
     chance.shuffle(found)
     return found
 

@@ -320,10 +320,7 @@ async def evaluate(
         models = await open_models(stack, access, await models_to_ask(database, candidate, incumbent))
         judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         base = stack.enter_context(remembered(models.get(Role.BASE, models[Role.INCUMBENT]), settings.common.home))
-        side = None
-        if candidate.lessons_policy or (incumbent is not None and incumbent.lessons_policy):
-            opened = open_lessons(database, settings.embedding, settings.secrets)
-            side = LessonSide(await stack.enter_async_context(opened), settings.lessons.game)
+        recall = await stack.enter_async_context(open_lessons(database, settings.embedding, settings.secrets))
         return await evaluate_release(
             database,
             plan,
@@ -336,7 +333,7 @@ async def evaluate(
             windows=windows,
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
             reading_base=base,
-            lessons=side,
+            lessons=LessonSide(recall, settings.lessons.game),
             say=say,
         )
 

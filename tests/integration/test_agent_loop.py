@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from data_bridge.agent_loop import AgentLoop, Prompt, Seen
+from data_bridge.agent_loop import AgentLoop, AgentPrompt, Seen
 from data_bridge.database import Database
 from data_bridge.lesson_client import Decider, ShownLesson
 from data_bridge.lesson_prompts import lessons_in
@@ -34,10 +34,10 @@ class Parts:
         self.waiting = 0
         self.everybody_waits = asyncio.Event()
 
-    async def prompt(self, agent_id: str, seen: Seen) -> Prompt:
+    async def prompt(self, agent_id: str, seen: Seen) -> AgentPrompt:
         self.calls["prompt"] += 1
         system = ChatMessage(role="system", content=f"You are {agent_id}.")
-        return Prompt([system, ChatMessage(role="user", content=seen.text)], "v2")
+        return AgentPrompt([system, ChatMessage(role="user", content=seen.text)], "v2")
 
     async def look_up(self, context: str, decider: Decider) -> Sequence[ShownLesson]:
         self.calls["lessons"] += 1

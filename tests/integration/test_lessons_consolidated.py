@@ -127,7 +127,7 @@ async def test_what_was_retired_long_ago_is_deleted(lessons: Lessons) -> None:
 
 @pytest.mark.model
 async def test_junk_comes_down_to_the_planted_rules(database: Database) -> None:
-    """The long version, with 10,000 entries: benchmarks/lessons.py --junk 10000."""
+    """The long version, with 10,000 entries: benchmarks/finding_lessons.py --junk 10000."""
     embedder = EmbeddedModel()
     try:
         lessons = await open_lessons_of(database, embedder)

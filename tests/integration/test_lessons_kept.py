@@ -118,6 +118,7 @@ async def test_what_decisions_with_lessons_were_worth_is_counted_when_they_are_j
     await world.train(FakeBackend(tmp_path))
 
     row = await pool.fetchrow("SELECT score, compared_with FROM hindsight.injections")
+    assert row is not None
     assert 0 <= row["score"] <= 1
     assert 0 < row["compared_with"] < 1
 

@@ -295,7 +295,7 @@ async def test_lessons_are_in_what_is_sent_and_in_what_is_logged(
     notes, endpoint = Notes((at, "Sell: on strikes"), (at + timedelta(seconds=1), "Too: late")), Endpoint()
     client = record_openai(endpoint.client, lessons=notes)
     async with trajectory.step({"role": "maker"}, at=at) as step:
-        answer = await client.chat.completions.create(model="hindsight", messages=MESSAGES, stream=stream)
+        answer: Any = await client.chat.completions.create(model="hindsight", messages=MESSAGES, stream=stream)
         if stream:
             async for _ in answer:
                 pass

@@ -24,6 +24,8 @@ from trainer.config.data_commands import (
 from trainer.config.lessons import (
     EmbeddingSecrets,
     EmbeddingSettings,
+    GameSettings,
+    KeptLessons,
     LessonsCommand,
     ShownLessons,
     TrainedLessons,
@@ -129,7 +131,7 @@ class PeriodSettings(Section):
     retry_after: Duration = setting("10m", "Pause before a failed period is retried.")
 
 
-class ScheduleSecrets(DatabaseSecrets):
+class ScheduleSecrets(DatabaseSecrets, EmbeddingSecrets):
     """Schedule: every other setting of the training reads its variable, from the environment or .env."""
 
     notify_url: SecretStr | None = setting(
@@ -143,6 +145,9 @@ class ScheduleSettings(DatabaseCommand):
 
     schedule: PeriodSettings
     windows: ReadinessSettings
+    lessons: GameSettings
+    embedding: EmbeddingSettings
+    kept: KeptLessons
     secrets: ScheduleSecrets
 
 

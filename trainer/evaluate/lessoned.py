@@ -22,7 +22,7 @@ from trainer.lesson import Lesson, LessonKind, Recall, Scope
 from trainer.types import ChatModel, Completion, Release
 
 
-class Choice(Protocol):
+class LessonChoice(Protocol):
     """Which lessons a decision is shown."""
 
     async def choose(self, point: DecisionPoint) -> Sequence[Lesson]: ...
@@ -83,7 +83,7 @@ class LessonedPolicy:
     """A chat model that gets the logged messages with lessons."""
 
     model: ChatModel
-    choice: Choice
+    choice: LessonChoice
     wording: str
     name: str
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -67,6 +67,15 @@ async def games_with_lessons(source: Any) -> list[str]:
     return [row["game"] for row in rows]
 
 
+async def has_new_lessons(source: Any, game: str) -> bool:
+    """Whether a lesson of the game was not compared with the others yet."""
+    query = (
+        "SELECT EXISTS (SELECT FROM hindsight.lessons WHERE game = $1 AND consolidated_at IS NULL"
+        " AND retired_at IS NULL)"
+    )
+    return bool(await source.fetchval(query, game))
+
+
 @asynccontextmanager
 async def consolidating(database: Database, game: str) -> AsyncIterator[Any]:
     """A transaction in which no other process consolidates the game."""

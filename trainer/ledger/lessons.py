@@ -75,7 +75,7 @@ class VectorType:
         """Where pgvector's functions and operators are, quoted."""
         return self.sql.rpartition(".")[0]
 
-    def written(self, vector: Sequence[float]) -> str:
+    def written(self, vector: Vectors) -> str:
         numbers = ",".join(f"{number:.7g}" for number in vector)
         return f"[{numbers}]" if self.has_pgvector else f"{{{numbers}}}"
 

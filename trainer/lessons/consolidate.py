@@ -270,7 +270,7 @@ def value(lesson: Lesson, newest: datetime, half_life: timedelta) -> float:
     recency = 0.5 ** (max(timedelta(0), newest - last) / half_life)
     lift = (lesson.usefulness or 0.0) * lesson.scored_uses / (lesson.scored_uses + _PRIOR_USES)
     agreement = lesson.support / max(1, lesson.support + lesson.contradictions)
-    return lesson.importance * recency * exp(_LIFT_WEIGHT * lift) * agreement
+    return float(lesson.importance * recency * exp(_LIFT_WEIGHT * lift) * agreement)
 
 
 def _least_valuable(lessons: Sequence[Lesson], kept: KeptLessons) -> list[Retirement]:

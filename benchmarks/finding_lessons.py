@@ -1,9 +1,9 @@
 """Finding lessons: the right one among many, and how long it takes over HTTP.
 
-    python benchmarks/lessons.py                       500 planted pairs among 100,000, then 20 requests a second
-    python benchmarks/lessons.py --number 10000        among fewer
-    python benchmarks/lessons.py --locomo FILE         the share of LoCoMo's questions whose evidence is in the top 10
-    python benchmarks/lessons.py --junk 10000          near duplicates and recycled entries, consolidated twice
+    python benchmarks/finding_lessons.py                    500 planted pairs among 100,000, then 20 requests a second
+    python benchmarks/finding_lessons.py --number 10000     among fewer
+    python benchmarks/finding_lessons.py --locomo FILE      LoCoMo's questions whose evidence is in the top 10
+    python benchmarks/finding_lessons.py --junk 10000       near duplicates and recycled entries, consolidated twice
 
 Embedding a hundred thousand texts takes a core about a quarter of an hour; vectors are kept in --cache. With --distinct
 only that many of the other lessons are embedded, and the rest are pairs of them: both texts, and the mean of both
@@ -250,7 +250,11 @@ def main() -> None:
     parser.add_argument("--rules", type=int, default=40, help="planted rules in the junk")
     parser.add_argument("--no-quality", action="store_true")
     parser.add_argument("--seed", type=int, default=7)
-    asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--quick", action="store_true", help="100 pairs among 2,000, ten seconds of requests")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.number, arguments.pairs, arguments.seconds = 2_000, 100, 10.0
+    asyncio.run(run(arguments))
 
 
 if __name__ == "__main__":

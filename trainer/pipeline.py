@@ -40,7 +40,7 @@ from trainer.judge.open import identity_of, open_judge
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import keep_ruling
 from trainer.ledger.model_lock import ModelBusy, ModelLock
-from trainer.ledger.releases import Promotion, serving
+from trainer.ledger.releases import Promotion, incumbent_of
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import NO_SIGNAL
 from trainer.lessons.open import open_lessons
@@ -355,12 +355,6 @@ class Considered:
             f"{self.evaluation.candidate.name} is not promoted ({word}): {self.decision.sentence}. The agents keep "
             "what they have; `promote.py --force --reason WHY` overrides the gate."
         )
-
-
-async def incumbent_of(database: Database, model: str) -> Release | None:
-    """What the agents use now; None while that is the untrained base model."""
-    now = await serving(database, model)
-    return now.release if now is not None and not now.release.is_base else None
 
 
 async def consider(

@@ -30,7 +30,8 @@ async def _work(settings: EvaluateSettings) -> int:
     from trainer.config.derived import judged_by, keys_of
     from trainer.judge.open import refuse_unusable
     from trainer.ledger.checkpoints import named_checkpoint
-    from trainer.pipeline import evaluate, incumbent_of
+    from trainer.ledger.releases import incumbent_of
+    from trainer.pipeline import evaluate
     from trainer.promote.ruling import rule_on
     from trainer.types import release_of
 

@@ -61,6 +61,12 @@ async def serving(database: Database, model: str) -> Promotion | None:
     return await in_state(database.pool, model, PromotionState.SERVING)
 
 
+async def incumbent_of(database: Database, model: str) -> Release | None:
+    """What the agents use now; None while that is the untrained base model."""
+    now = await serving(database, model)
+    return now.release if now is not None and not now.release.is_base else None
+
+
 async def running_canary(database: Database, model: str) -> Promotion | None:
     return await in_state(database.pool, model, PromotionState.CANARY)
 

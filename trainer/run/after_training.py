@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from data_bridge.errors import NotEnoughData, PromotionRefused
-from trainer.ledger.releases import sync
-from trainer.pipeline import Considered, consider, incumbent_of
+from trainer.ledger.releases import incumbent_of, sync
+from trainer.pipeline import Considered, consider
 from trainer.promote.retention import remove_old_checkpoints
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun

@@ -22,10 +22,10 @@ from trainer.abilities import abilities_of
 from trainer.config.derived import window_rules
 from trainer.judge.open import measured_by
 from trainer.ledger.evaluations import last_trained
+from trainer.ledger.releases import incumbent_of
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
 from trainer.lessons.open import open_lessons
-from trainer.pipeline import incumbent_of
 from trainer.plan.plan import look_ahead, survey_log
 from trainer.progress import counted
 from trainer.run.session import Session, fingerprint

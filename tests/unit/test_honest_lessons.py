@@ -19,7 +19,8 @@ COMPARISONS, WINDOWS = 200, 60
 
 
 def measured(kind: str) -> NDArray[np.float64]:
-    return np.array(SCORES[kind]) - np.array(SCORES["none"])
+    pairs = zip(SCORES[kind], SCORES["none"], strict=True)
+    return np.array([float(shown) - float(none) for shown, none in pairs], dtype=np.float64)
 
 
 def rulings(differences: NDArray[np.float64], seed: int = 0) -> list[Ruling]:

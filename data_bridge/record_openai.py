@@ -10,6 +10,9 @@ log gets a warning: the agent never loses an answer that has been paid for.
 
 Token ids and log-probabilities are kept where the endpoint returns them: vLLM's ``token_ids``, its
 ``token_id:123`` spelling in the log-probabilities, and OpenAI's plain log-probabilities (without ids).
+
+With ``lessons``, what was learnt earlier is put into the system text of each completion, as of the step's time. It is
+logged as it was sent.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from data_bridge.lesson_client import Decider, LessonLookup, put_lessons
 from data_bridge.models import ChatMessage, LLMCall
 from data_bridge.recording import StepRecording, current_step, last_text
 
@@ -40,13 +44,15 @@ def record_openai(
     purpose: str = "action",
     ask_for_tokens: bool = False,
     logprobs_temperature: float = 1.0,
+    lessons: LessonLookup | None = None,
 ) -> AsyncOpenAI:
     """A copy of ``client`` whose chat completions are logged to ``step``, or to the step whose block is running.
 
     ``ask_for_tokens`` makes vLLM and similar servers return token ids and log-probabilities. Their temperature
-    is 1 unless the endpoint is configured to scale them. The given client is not changed.
+    is 1 unless the endpoint is configured to scale them. ``lessons`` are looked up for every completion. The given
+    client is not changed.
     """
-    return _Recording(step, purpose, ask_for_tokens, logprobs_temperature).copy_of(client)
+    return _Recording(step, purpose, ask_for_tokens, logprobs_temperature, lessons).copy_of(client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class _Recording:
     purpose: str
     ask_for_tokens: bool
     logprobs_temperature: float
+    lessons: LessonLookup | None = None
 
     def copy_of(self, client: AsyncOpenAI) -> AsyncOpenAI:
         from openai._legacy_response import LegacyAPIResponse
@@ -65,6 +72,7 @@ class _Recording:
         send, copy = recorded.request, recorded.copy
 
         async def send_and_log(cast_to: Any, options: Any, *, stream: bool = False, **how: Any) -> Any:
+            await self.put_lessons(options)
             call = self.begin(options)
             if call is not None:
                 options.post_parser = _logging_parser(call, options.post_parser, stream=stream)
@@ -82,9 +90,23 @@ class _Recording:
         recorded.copy = recorded.with_options = copy_and_record  # type: ignore[method-assign]
         return recorded
 
+    async def put_lessons(self, options: Any) -> None:
+        """Put lessons into the request's system text, unless it has no step: the time of a decision is its step's."""
+        target = self.step or current_step.get()
+        if self.lessons is None or target is None or not _is_chat(options):
+            return
+        with _at_worst_a_warning("lessons could not be put into a chat completion"):
+            given = list(options.json_data.get("messages", ()))
+            decider = Decider(target.agent_id, target.at, target.role)
+            shown, found = await put_lessons([_message(one) for one in given], self.lessons, decider)
+            if found:  # only the system text changes; everything else is sent as the agent gave it
+                first = {"role": "system", "content": shown[0].content}
+                rest = given if len(shown) > len(given) else given[1:]
+                options.json_data = {**options.json_data, "messages": [first, *rest]}
+
     def begin(self, options: Any) -> _Call | None:
         """The call behind a request with these ``options``; None if it is not to be recorded."""
-        if options.url != _CHAT_COMPLETIONS or not isinstance(options.json_data, Mapping):
+        if not _is_chat(options):
             return None
         target = self.step or current_step.get()
         if target is None:
@@ -109,12 +131,16 @@ def _logging_parser(call: _Call, parser: Any, *, stream: bool) -> Callable[[Any]
     return log_and_parse
 
 
+def _is_chat(options: Any) -> bool:
+    return options.url == _CHAT_COMPLETIONS and isinstance(options.json_data, Mapping)
+
+
 @contextmanager
-def _at_worst_a_warning() -> Iterator[None]:
+def _at_worst_a_warning(said: str = "a chat completion could not be recorded") -> Iterator[None]:
     try:
         yield
     except Exception:
-        logger.warning("a chat completion could not be recorded", exc_info=True)
+        logger.warning(said, exc_info=True)
 
 
 @dataclass(slots=True)

@@ -32,6 +32,8 @@ class StepRecording:
 
     def __init__(self, trajectory: TrajectoryRecording, state: dict[str, Any], at: datetime) -> None:
         self._trajectory = trajectory
+        self.at = in_utc(at)
+        """The decision's time, in the game's clock."""
         self._json: dict[str, Any] = {
             "stepNumber": 0,
             "timestamp": _milliseconds(at),
@@ -40,6 +42,16 @@ class StepRecording:
             "llmCalls": [],
         }
         self._token: Token[StepRecording | None] | None = None
+
+    @property
+    def agent_id(self) -> str:
+        return self._trajectory.agent_id
+
+    @property
+    def role(self) -> str | None:
+        """As the state of its accounts names it."""
+        role = self._json["environmentState"].get("role")
+        return role if isinstance(role, str) else None
 
     @property
     def is_complete(self) -> bool:

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ import httpx
 
 from data_bridge.database import Database
 from tests.builders import NOW
+from tests.builders_lessons import WordEmbedder
 from trainer.cli.listening import serve_until_asked
 from trainer.config.console import ConsoleCommand
 from trainer.config.settings import settings_from
@@ -31,8 +32,10 @@ from trainer.console.live import Hub
 from trainer.console.log_check import LogCheck
 from trainer.console.services import Services
 from trainer.hosting.connections import server_config
+from trainer.lesson import Embedder
 from trainer.run.advice import AdvisorOfConsole
 from trainer.run.check_report import CheckReport, check_log
+from trainer.run.lesson_desk import LessonDesk
 from trainer.run.score import RewardScorer
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +43,9 @@ FULL, READ = "the-full-key-of-these-tests", "the-read-key-of-these-tests"
 FAKE_TRAINING = f"{sys.executable} -m tests.fakes.console_training"
 
 
-def services_of(database: Database, home: Path, **values: Any) -> Services:
+def services_of(
+    database: Database, home: Path, *, embedder: Callable[[], Embedder] | None = None, **values: Any
+) -> Services:
     settings = settings_from(ConsoleCommand, home=home, **values)
 
     async def check() -> CheckReport:
@@ -60,6 +65,7 @@ def services_of(database: Database, home: Path, **values: Any) -> Services:
         advisor=advisor,
         close_advisor=advisor.close,
         wanted_precision=settings.advice.advice_precision,
+        lessons=LessonDesk(database, settings.lessons.game, settings.kept, embedder or WordEmbedder),
     )
 
 

@@ -26,6 +26,10 @@ class Role(StrEnum):
     RANDOM = "random valid"
     """Always an action, picked at random: what validity alone is worth."""
     BASELINE = "baseline"
+    NO_LESSONS = "without lessons"
+    """The candidate without its lessons, where the incumbent is not just that."""
+    RANDOM_LESSONS = "random lessons"
+    """The candidate with lessons by chance: what any text in that place is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +238,9 @@ class Evaluation:
         }
 
     @property
-    def compared_with(self) -> tuple[str, int]:
-        """Model and step of the incumbent; step 0 of the candidate's own model if that is the base model."""
-        return (self.model, 0) if self.incumbent is None else (self.incumbent.model, self.incumbent.step)
+    def compared_with(self) -> tuple[str, int, str, str]:
+        """The incumbent's identity; that of the candidate's own base model if there is none."""
+        return (self.model, 0, "", "") if self.incumbent is None else self.incumbent.identity
 
     @property
     def score_difference(self) -> Interval:

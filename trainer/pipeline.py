@@ -3,6 +3,7 @@
 ::
 
     read ── check ── plan ──▶ judge ──▶ train ──▶ evaluate ──▶ promote
+                                └─▶ lessons
 
 ``Pipeline.run`` is one pass over planned windows: every arrow up to train is a bounded queue. Groups are
 judged concurrently but leave in the order of the plan, so that a run is repeatable. After a fault before training, the
@@ -30,6 +31,7 @@ from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
 from trainer.evaluate.comparison import TrialPlan
 from trainer.evaluate.evaluation import evaluate_release, evaluation_windows, models_to_ask
+from trainer.evaluate.lessoned import LessonSide
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
@@ -38,9 +40,11 @@ from trainer.judge.open import identity_of, open_judge
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import keep_ruling
 from trainer.ledger.model_lock import ModelBusy, ModelLock
-from trainer.ledger.releases import Promotion, serving
+from trainer.ledger.releases import Promotion, incumbent_of
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import NO_SIGNAL
+from trainer.lessons.open import open_lessons
+from trainer.lessons.stage import LessonStage, kept
 from trainer.patterns.faults import observed
 from trainer.plan.plan import assemble
 from trainer.progress import FailurePolicy, Progress, View
@@ -126,6 +130,7 @@ class Pipeline:
     trainer: TrainStage
     carried: CarriedGroups
     stop: asyncio.Event
+    lessons: LessonStage | None = None
 
     async def run(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
         """Train on ``windows``, whose rows ``refs`` locates. Interrupted if a stop is requested before the end."""
@@ -136,7 +141,7 @@ class Pipeline:
         self.progress.plan({window.window_id for window in windows}, planned)
         self.progress.doing("judging")
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as tasks, kept(self.lessons, self.stop):
                 upstream = [
                     tasks.create_task(groups.feed(partial(self._read, windows, refs, groups)), name="read"),
                     tasks.create_task(awaited.feed(partial(self._judge, groups, awaited)), name="judge"),
@@ -191,10 +196,12 @@ class Pipeline:
                 await self.verdicts.window_done(item.window_id)
                 continue
             verdict = await item.verdict
-            kept = await self.verdicts.accept(verdict)
+            judged = await self.verdicts.accept(verdict)
+            if self.lessons is not None and isinstance(verdict, JudgedGroup):
+                self.lessons.start(verdict)
             self.view.show(self.progress)
             takes_place = isinstance(verdict, JudgedGroup) or verdict.reason in NO_SIGNAL
-            step = self.places.take(kept, verdict.group) if takes_place else None
+            step = self.places.take(judged, verdict.group) if takes_place else None
             if step is not None:
                 await batches.put(step)
         if (step := await self.carried.unless_handed_on(self.places.rest())) is not None:
@@ -318,6 +325,7 @@ async def evaluate(
         models = await open_models(stack, access, await models_to_ask(database, candidate, incumbent))
         judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         base = stack.enter_context(remembered(models.get(Role.BASE, models[Role.INCUMBENT]), settings.common.home))
+        recall = await stack.enter_async_context(open_lessons(database, settings.embedding, settings.secrets))
         return await evaluate_release(
             database,
             plan,
@@ -330,6 +338,7 @@ async def evaluate(
             windows=windows,
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
             reading_base=base,
+            lessons=LessonSide(recall, settings.lessons.game),
             say=say,
         )
 
@@ -351,12 +360,6 @@ class Considered:
             f"{self.evaluation.candidate.name} is not promoted ({word}): {self.decision.sentence}. The agents keep "
             "what they have; `promote.py --force --reason WHY` overrides the gate."
         )
-
-
-async def incumbent_of(database: Database, model: str) -> Release | None:
-    """What the agents use now; None while that is the untrained base model."""
-    now = await serving(database, model)
-    return now.release if now is not None and now.checkpoint.step > 0 else None
 
 
 async def consider(

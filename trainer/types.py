@@ -225,6 +225,16 @@ class Release(Checkpoint):
     lessons_policy: str = ""
 
     @property
+    def identity(self) -> tuple[str, int, str, str]:
+        """What two releases differ by: the same checkpoint with other lessons is another release."""
+        return (self.model, self.step, self.prompt_version, self.lessons_policy)
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it is the untrained model with the game's own prompts and no lessons: what agents had at first."""
+        return self.identity[1:] == (0, "", "")
+
+    @property
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.model, self.step, self.base_model, self.backend, self.location)
 
@@ -232,6 +242,16 @@ class Release(Checkpoint):
     def name(self) -> str:
         """``hindsight@step14``, followed by what else differs from the game's own."""
         return "+".join(part for part in (self.checkpoint.name, self.prompt_version, self.lessons_policy) if part)
+
+
+def release_of(checkpoint: Checkpoint, used: Release | None, lessons: str | None = None) -> Release:
+    """``checkpoint`` with the prompts and lessons that agents ``used`` so far, or with other ``lessons`` (empty: none).
+
+    So new weights do not take away what was promoted beside the old ones.
+    """
+    if used is None:
+        return checkpoint.as_release("", lessons or "")
+    return checkpoint.as_release(used.prompt_version, used.lessons_policy if lessons is None else lessons)
 
 
 @dataclass(frozen=True, slots=True)

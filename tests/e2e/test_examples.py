@@ -47,7 +47,8 @@ def with_a_log(run: Run, database_url: str, *, windows: int = 12) -> None:
 
 
 def test_every_example_says_how_it_is_run_and_uses_nothing_of_the_tests() -> None:
-    assert sorted(EXAMPLES) == ["own_backend.py", "own_game.py", "own_rubric.py"]  # each has its tests below
+    each_has_its_tests_below = ["agent_loop.py", "own_backend.py", "own_game.py", "own_rubric.py"]
+    assert sorted(EXAMPLES) == each_has_its_tests_below
     for name, source in EXAMPLES.items():
         tree = ast.parse(source)
         assert f"\n    python examples/{name}" in (ast.get_docstring(tree, clean=False) or "")
@@ -151,6 +152,15 @@ def test_agents_of_ones_own_game_are_ready_for_training(run: Run, database_url: 
     assert set(report["reasons"]) <= {"held_out"}
     assert {request["model"] for request in server.requests} == {"weather"}
     assert len({request["messages"][0]["content"] for request in server.requests}) == 3
+
+
+def test_agents_in_the_loop_do_better_once_something_was_learnt(run: Run, database_url: str) -> None:
+    done = run("examples/agent_loop.py", "--until", UNTIL, DATABASE_URL=database_url)
+    assert done.returncode == 0, done.stderr
+    assert "48 trajectories recorded." in done.stderr
+    right = [float(line.split()[1].rstrip("%")) for line in done.stdout.splitlines()]
+    assert len(right) == 6
+    assert max(right[:3]) < 50 < min(right[3:]), "the lesson was known after the third hour"
 
 
 def test_a_game_without_an_endpoint_is_one_sentence(run: Run, database_url: str) -> None:

@@ -236,6 +236,7 @@ async def test_everything_of_an_agent_is_forgotten_counted_and_noted(
         "rewards": 4, "exclusions": 1, "observed": 1, "batches": 3, "verdicts": 6, "evaluations": 1, "canaries": 0,
         "ingest_keys": 0,
         "advice": 0,
+        "lessons": 0,
     }  # fmt: skip
     for query in (
         "SELECT count(*) FROM hindsight.batch_trajectories WHERE agent_id = 'agent-2'",

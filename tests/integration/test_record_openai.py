@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from data_bridge.lesson_client import Decider, ShownLesson
 from data_bridge.models import Action
 from data_bridge.record_openai import record_openai
 from data_bridge.recording import TrajectoryRecording
@@ -272,3 +274,62 @@ async def test_an_answer_that_cannot_be_logged_reaches_the_agent_all_the_same(
             assert answer.choices[0].message.content == "BUY ACME"
     assert await calls_of(trajectory, stored) == []
     assert "could not be recorded" in caplog.text
+
+
+class Notes:
+    """Lessons from a list, known at a time; it remembers who asked."""
+
+    def __init__(self, *known: tuple[datetime, str]) -> None:
+        self.known, self.asked = known, list[tuple[str, Decider]]()
+
+    async def look_up(self, context: str, decider: Decider) -> list[ShownLesson]:
+        self.asked.append((context, decider))
+        return [ShownLesson(text, text) for known_at, text in self.known if known_at <= decider.as_of]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_lessons_are_in_what_is_sent_and_in_what_is_logged(
+    trajectory: TrajectoryRecording, stored: list[TrajectoryRow], stream: bool
+) -> None:
+    at = start_of("2026-03-02T10:00") + timedelta(minutes=5)
+    notes, endpoint = Notes((at, "Sell: on strikes"), (at + timedelta(seconds=1), "Too: late")), Endpoint()
+    client = record_openai(endpoint.client, lessons=notes)
+    async with trajectory.step({"role": "maker"}, at=at) as step:
+        answer: Any = await client.chat.completions.create(model="hindsight", messages=MESSAGES, stream=stream)
+        if stream:
+            async for _ in answer:
+                pass
+        step.complete_step(Action(action_type="BUY", success=True))
+
+    system = "You trade.\n\nNotes from earlier hours:\n- Sell: on strikes"
+    assert endpoint.requests[0]["messages"] == [{"role": "system", "content": system}, MESSAGES[1]]
+    assert notes.asked == [("ACME at 100.", Decider("agent-1", at, "maker"))]
+    (call,) = await calls_of(trajectory, stored)
+    assert (call["systemPrompt"], call["userPrompt"]) == (system, "ACME at 100.")
+
+
+async def test_a_lookup_that_fails_costs_the_lessons_alone(
+    trajectory: TrajectoryRecording, stored: list[TrajectoryRow], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Notes):
+        async def look_up(self, context: str, decider: Decider) -> list[ShownLesson]:
+            raise RuntimeError("no index")
+
+    client = record_openai(Endpoint().client, lessons=Broken())
+    assert (await ask(client, trajectory)).choices[0].message.content == "BUY ACME"
+    (call,) = await calls_of(trajectory, stored)
+    assert call["systemPrompt"] == "You trade."
+    assert "lessons could not be put into a chat completion" in caplog.text
+
+
+async def test_lessons_leave_everything_else_of_a_request_as_the_agent_gave_it(trajectory: TrajectoryRecording) -> None:
+    notes, endpoint = Notes((start_of("2026-03-02T10:00"), "Sell: on strikes")), Endpoint()
+    client = record_openai(endpoint.client, lessons=notes)
+    parts = {"role": "user", "content": [{"type": "text", "text": "ACME at 100."}], "name": "exchange"}
+    async with trajectory.step({}) as step:
+        await client.chat.completions.create(model="hindsight", messages=[parts], user="agent-1")  # type: ignore[list-item]
+        step.complete_step(Action(action_type="BUY", success=True))
+    (sent,) = endpoint.requests
+    assert sent["messages"][1] == parts
+    assert sent["messages"][0]["role"] == "system"
+    assert sent["user"] == "agent-1"

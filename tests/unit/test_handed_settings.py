@@ -13,7 +13,7 @@ from trainer.config.sections import JudgeSecrets
 from trainer.config.settings import Command
 from trainer.config.training import GateSettings
 
-STAGES = tuple(f"trainer.{stage}." for stage in ("plan", "judge", "train", "evaluate", "promote", "serve"))
+STAGES = tuple(f"trainer.{stage}." for stage in ("plan", "judge", "train", "evaluate", "promote", "serve", "lessons"))
 KNOW_ALL_SETTINGS = ("trainer.cli.", "trainer.run.", "trainer.pipeline", "trainer.config.")
 
 HANDED = [one for module in modules_in("trainer") for one in handed(module)]

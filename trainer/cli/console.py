@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.console.keys import Keys
     from trainer.console.services import Services
+    from trainer.lesson import Embedder
     from trainer.run.check_report import CheckReport
     from trainer.run.score import RewardScorer
 
@@ -184,6 +185,7 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
     from trainer.console.log_check import LogCheck
     from trainer.console.services import Services
     from trainer.run.advice import AdvisorOfConsole
+    from trainer.run.lesson_desk import LessonDesk
 
     async def check() -> CheckReport:
         from trainer.run.check_report import check_log
@@ -196,6 +198,12 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
         return RewardScorer(database, settings.judge, settings.secrets, settings.windows, settings.groups)
 
     advisor = AdvisorOfConsole(database, settings.model.model, settings.advice, settings.promotion, settings.secrets)
+
+    def embedder() -> Embedder:
+        from trainer.lessons.open import embedder_of
+
+        return embedder_of(settings.embedding, settings.secrets)
+
     return Services(
         database=database,
         hub=Hub(database),
@@ -209,4 +217,5 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
         advisor=advisor,
         close_advisor=advisor.close,
         wanted_precision=settings.advice.advice_precision,
+        lessons=LessonDesk(database, settings.lessons.game, settings.kept, embedder),
     )

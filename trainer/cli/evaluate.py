@@ -30,8 +30,10 @@ async def _work(settings: EvaluateSettings) -> int:
     from trainer.config.derived import judged_by, keys_of
     from trainer.judge.open import refuse_unusable
     from trainer.ledger.checkpoints import named_checkpoint
-    from trainer.pipeline import evaluate, incumbent_of
+    from trainer.ledger.releases import incumbent_of
+    from trainer.pipeline import evaluate
     from trainer.promote.ruling import rule_on
+    from trainer.types import release_of
 
     judge = judged_by(settings.judge, settings.evaluation)
     refuse_unusable(judge, keys_of(settings.evaluation, settings.secrets))
@@ -43,10 +45,13 @@ async def _work(settings: EvaluateSettings) -> int:
             named = await named_checkpoint(database, settings.compared.incumbent, settings.model.model)
             # Without an incumbent, a candidate is compared with the untrained base of its own model.
             incumbent = None if (named.model, named.step) == (candidate.model, 0) else named.as_release()
+            if used_now is not None and named == used_now.checkpoint:
+                incumbent = used_now
         quiet = settings.output.json_output
-        with alive(f"evaluating {candidate.name}", quiet=quiet):
+        release = release_of(candidate, used_now, settings.lessons.lessons)
+        with alive(f"evaluating {release.name}", quiet=quiet):
             evaluation = await evaluate(
-                database, settings, candidate.as_release(), incumbent, run_id=None, say=_ignore if quiet else _progress
+                database, settings, release, incumbent, run_id=None, say=_ignore if quiet else _progress
             )
         # Only a comparison with what the agents use is a matter for the gate; any other is for information.
         decision = await rule_on(database, evaluation, settings.gate) if incumbent == used_now else None

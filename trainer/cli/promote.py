@@ -20,6 +20,7 @@ _EPILOG = f"""examples:
   promote.py --list                                checkpoints with step, scores, state and lineage
   promote.py                                       the newest, if its evaluation passes the gate
   promote.py 3 --canary 0.1                        step 3, to a tenth of the agents first
+  promote.py 3 --lessons 2-all-notes               step 3 with a lessons policy, as it was evaluated
   promote.py --finish                              give the canary to all agents, roll it back or wait, by its results
   promote.py --rollback --reason "losing money"    the one before (or end the canary)
   promote.py --rollback 2                          any earlier checkpoint; 0 is the base model
@@ -81,6 +82,7 @@ async def _promote(settings: PromoteSettings, database: Database) -> Promotion:
         reason=settings.deed.reason,
         force=settings.deed.force,
         canary=settings.promotion.canary,
+        lessons=settings.lessons.lessons,
     )
 
 
@@ -155,7 +157,7 @@ def _show(settings: PromoteSettings, promotion: Promotion) -> None:
     if settings.output.json_output:
         say_json(promotion)
         return
-    name = promotion.checkpoint.name
+    name = promotion.release.name
     said = {
         "serving": f"All agents use {name}.",
         "canary": f"{(promotion.canary_share or 0):.0%} of the agents use {name}; "

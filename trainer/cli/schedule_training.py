@@ -92,6 +92,7 @@ class _Scheduler:
     async def run_once(self) -> int:
         """Settle canaries, train the periods that dead hosts left, and the due period if it is free."""
         await self._settle_canaries()
+        await self._consolidate_lessons()
         due = period_due(self.settings.schedule.cron, await self.periods.now())
         left_behind = [period for period in await self.periods.abandoned() if period < due]
         earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
@@ -134,6 +135,7 @@ class _Scheduler:
             try:
                 if await self.periods.now() >= settle_at:
                     await self._settle_canaries()
+                    await self._consolidate_lessons()
                     settle_at = await self.periods.now() + _SETTLE_EVERY
                 said.doing = "training a period"
                 await self._train_what_is_due(started)
@@ -169,6 +171,26 @@ class _Scheduler:
             return
         for name, decision in decisions.items():
             self._say(f"Canary {name}: {decision.ruling.value.replace('_', ' ')}. {decision.reason}.")
+
+    async def _consolidate_lessons(self) -> None:
+        """If there are new ones. A fault is no reason not to train."""
+        from trainer.ledger.lesson_upkeep import has_new_lessons
+
+        if not await has_new_lessons(self.database.pool, self.settings.lessons.game):
+            return
+        from trainer.lessons.consolidate import consolidate
+        from trainer.lessons.open import open_lessons
+
+        try:
+            async with open_lessons(self.database, self.settings.embedding, self.settings.secrets) as lessons:
+                done = await consolidate(lessons, self.settings.kept, self.settings.lessons.game)
+        except (HindsightError, *AWAY) as error:
+            if is_transient(error):
+                raise
+            logger.warning("the lessons could not be consolidated: %s", redact(str(error) or type(error).__name__))
+            return
+        if done.changed:
+            self._say(f"Lessons: merged {done.merged}, made {done.rules} rules, retired {done.retired}.")
 
     async def _train_what_is_due(self, started: datetime) -> None:
         now = await self.periods.now()

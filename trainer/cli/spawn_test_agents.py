@@ -21,6 +21,7 @@ from trainer.progress import counted
 if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.world.agents import Agent
+    from trainer.world.lessons import AgentLessons
     from trainer.world.market import Market
     from trainer.world.play import Tally
     from trainer.world.player import PlayedHour
@@ -58,7 +59,11 @@ async def _spawn(settings: SpawnSettings, windows: Sequence[str], market: Market
     from trainer.world.market import EDITION
     from trainer.world.play import play_windows
 
-    async with _own_database(settings) as database, _cast(settings) as cast:
+    async with (
+        _own_database(settings) as database,
+        _cast(settings) as cast,
+        _lessons(settings, database) as lessons,
+    ):
         started = time.monotonic()
         fresh = await unplayed(database, dict.fromkeys(windows, astuple(market)), EDITION)
         with _progress(len(windows), quiet=settings.output.json_output) as advance:
@@ -72,6 +77,7 @@ async def _spawn(settings: SpawnSettings, windows: Sequence[str], market: Market
                 lookahead=0 if settings.play.policy == "scripted" else _LOOKAHEAD,
                 write_together=_WRITE_TOGETHER if settings.play.policy == "scripted" else 1,
                 on_window=advance,
+                lessons=lessons,
             )
         seconds = time.monotonic() - started
         # Windows that were already played are left alone here too: they may already have faults.
@@ -158,6 +164,23 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
         raise ConfigurationError(
             f"--policy: {policy!r} is neither scripted, nor embedded, nor the http(s) URL of an endpoint."
         )
+
+
+@asynccontextmanager
+async def _lessons(settings: SpawnSettings, database: Database) -> AsyncIterator[AgentLessons | None]:
+    """What the agents look up with ``--lessons``. Scripts read no prompt."""
+    from data_bridge.lesson_prompts import policy_named
+    from trainer.lessons.open import open_lessons
+    from trainer.world.lessons import AgentLessons
+
+    policy = policy_named(settings.lessons.lessons or "")
+    if policy is None:
+        yield None
+        return
+    if settings.play.policy == "scripted":
+        raise ConfigurationError("--lessons: scripted agents read no prompt; play with --policy embedded or a URL.")
+    async with open_lessons(database, settings.embedding, settings.secrets) as recall:
+        yield AgentLessons(recall, settings.lessons.game, policy)
 
 
 @contextmanager

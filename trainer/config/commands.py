@@ -21,6 +21,16 @@ from trainer.config.data_commands import (
     SpawnSettings,
     TraceSettings,
 )
+from trainer.config.lessons import (
+    EmbeddingSecrets,
+    EmbeddingSettings,
+    GameSettings,
+    KeptLessons,
+    LessonsCommand,
+    ShownLessons,
+    TrainedLessons,
+    UsedLessons,
+)
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -52,7 +62,7 @@ from trainer.config.training import (
 )
 
 
-class TrainSecrets(DatabaseSecrets, EvaluationSecrets, WandbSecrets):
+class TrainSecrets(DatabaseSecrets, EvaluationSecrets, WandbSecrets, EmbeddingSecrets):
     """The secrets of all services that training calls."""
 
 
@@ -71,6 +81,8 @@ class TrainSettings(DatabaseCommand):
     gate: GateSettings
     promotion: PromotionSettings
     market: WorldSettings
+    lessons: TrainedLessons
+    embedding: EmbeddingSettings
     secrets: TrainSecrets
 
     @model_validator(mode="after")
@@ -109,6 +121,8 @@ class EvaluateSettings(DatabaseCommand):
     evaluation: EvaluationSettings
     gate: GateSettings
     promotion: AddressSettings
+    lessons: UsedLessons
+    embedding: EmbeddingSettings
     secrets: TrainSecrets
 
 
@@ -127,7 +141,7 @@ class PeriodSettings(Section):
     retry_after: Duration = setting("10m", "Pause before a failed period is retried.")
 
 
-class ScheduleSecrets(DatabaseSecrets):
+class ScheduleSecrets(DatabaseSecrets, EmbeddingSecrets):
     """Schedule: every other setting of the training reads its variable, from the environment or .env."""
 
     notify_url: SecretStr | None = setting(
@@ -141,6 +155,9 @@ class ScheduleSettings(DatabaseCommand):
 
     schedule: PeriodSettings
     windows: ReadinessSettings
+    lessons: GameSettings
+    embedding: EmbeddingSettings
+    kept: KeptLessons
     secrets: ScheduleSecrets
 
 
@@ -216,6 +233,7 @@ class PromoteSettings(DatabaseCommand):
     model: ModelNameSettings
     gate: GateSettings
     promotion: PromotionSettings
+    lessons: ShownLessons
     secrets: DatabaseSecrets
 
 
@@ -301,6 +319,7 @@ COMMANDS: tuple[type[Command], ...] = (
     SpawnSettings,
     MigrationSettings,
     TraceSettings,
+    LessonsCommand,
 )
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from pydantic import SecretStr, field_validator
 
+from trainer.config.lessons import EmbeddingSecrets, EmbeddingSettings, GameSettings, KeptLessons
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -109,7 +110,7 @@ class ConsoleDeeds(Section):
     )
 
 
-class ConsoleSecrets(DatabaseSecrets, JudgeSecrets, EndpointSecrets):
+class ConsoleSecrets(DatabaseSecrets, JudgeSecrets, EndpointSecrets, EmbeddingSecrets):
     """Console: where it listens, and what it keeps."""
 
     console_key: SecretStr | None = setting(
@@ -133,4 +134,7 @@ class ConsoleCommand(DatabaseCommand):
     gate: GateSettings
     promotion: AddressSettings
     advice: AdvisorSettings
+    lessons: GameSettings
+    embedding: EmbeddingSettings
+    kept: KeptLessons
     secrets: ConsoleSecrets

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import SecretStr
 
+from trainer.config.lessons import EmbeddingSecrets, EmbeddingSettings, UsedLessons
 from trainer.config.sections import (
     MAX_HOURS,
     DatabaseCommand,
@@ -72,7 +73,7 @@ class PlaySettings(Section):
     )
 
 
-class SpawnSecrets(DatabaseSecrets):
+class SpawnSecrets(DatabaseSecrets, EmbeddingSecrets):
     """What is played."""
 
     policy_api_key: SecretStr | None = setting(None, "Key of the endpoint.", env="POLICY_API_KEY")
@@ -84,6 +85,8 @@ class SpawnSettings(DatabaseCommand):
     play: PlaySettings
     model: ModelSettings
     market: MarketSettings
+    lessons: UsedLessons
+    embedding: EmbeddingSettings
     secrets: SpawnSecrets
 
 

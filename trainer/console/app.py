@@ -22,6 +22,7 @@ from trainer.console.advice_api import OPERATIONS as ADVICE
 from trainer.console.door import HEADERS, Entrance
 from trainer.console.ingest_api import OPERATIONS as INGEST
 from trainer.console.keys import Caller, Permission
+from trainer.console.memory_api import OPERATIONS as MEMORY
 from trainer.console.openapi import document
 from trainer.console.operations import PREFIX, Operation, answer
 from trainer.console.problems import Refused, refusal_of
@@ -36,7 +37,7 @@ from trainer.ledger.ingest_keys import ingest_key_of
 
 _STATIC = Path(__file__).parent / "static"
 
-OPERATIONS: tuple[Operation, ...] = (*TRAINING, *READING, *RELEASES, *REWARDS, *ADVICE, *INGEST)
+OPERATIONS: tuple[Operation, ...] = (*TRAINING, *READING, *RELEASES, *REWARDS, *ADVICE, *INGEST, *MEMORY)
 """Every call of the API."""
 
 
@@ -49,6 +50,7 @@ def make_app(services: Services, door: Entrance, *, poll: timedelta = timedelta(
             await stack.enter_async_context(services.hub.polling(poll))
             stack.push_async_callback(services.check.close)
             stack.push_async_callback(services.close_advisor)
+            stack.push_async_callback(services.lessons.close)
             yield
 
     def answered(request: Request, refused: Refused) -> Response:

@@ -71,7 +71,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "operationId": operation.name,
         "summary": operation.summary,
         "parameters": _parameters(operation, schemas),
-        "responses": {str(operation.status): _answer(operation, schemas)},
+        "responses": {str(status): _answer(operation, schemas) for status in (operation.status, *operation.also)},
     }
     if operation.key == "ingest":
         said["security"] = [{"ingest": []}, {"key": []}]

@@ -105,6 +105,8 @@ class Operation:
     query: type[BaseModel] = NoQuery
     body: type[BaseModel] | None = None
     status: int = 200
+    also: tuple[int, ...] = ()
+    """Further statuses of success, with the same answer."""
     acts: bool = False
     often: bool = False
     """Counted among calls and not among deeds, as it changes nothing but a row of its own."""

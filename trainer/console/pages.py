@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from trainer.console import board_pages, shown
+from trainer.console import board_pages, lesson_pages, shown
 from trainer.console.door import COOKIE, REPORT_POLICY, Entrance, address_of
 from trainer.console.keys import SESSION_SECONDS, Permission
 from trainer.console.problems import Refused, refusal_of
@@ -61,8 +61,8 @@ def routes(services: Services, door: Entrance) -> list[BaseRoute]:
         to("/runs", runs_page),
         to("/runs/{run_id}", run_page),
         to("/runs/{run_id}/report", report_page),
-        *(to(path, page) for path, page in board_pages.PAGES.items()),
-        *(to(path, form, acts=True) for path, form in board_pages.FORMS.items()),
+        *(to(path, page) for path, page in {**board_pages.PAGES, **lesson_pages.PAGES}.items()),
+        *(to(path, form, acts=True) for path, form in {**board_pages.FORMS, **lesson_pages.FORMS}.items()),
     ]
 
 

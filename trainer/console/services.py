@@ -22,6 +22,7 @@ from trainer.ledger.audit import note_deed, note_outcome
 
 if TYPE_CHECKING:
     from trainer.advice.advisor import Advisor
+    from trainer.run.lesson_desk import LessonDesk
     from trainer.run.score import RewardScorer
 
 
@@ -43,6 +44,7 @@ class Services:
     """The one advisor, made when it is first needed."""
     close_advisor: Callable[[], Awaitable[None]]
     wanted_precision: float
+    lessons: LessonDesk
 
 
 @asynccontextmanager

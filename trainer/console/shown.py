@@ -26,6 +26,7 @@ NAVIGATION: tuple[tuple[str, str], ...] = (
     ("/judge", "Judge"),
     ("/patterns", "Patterns"),
     ("/advice", "Advice"),
+    ("/lessons", "Lessons"),
     ("/system", "System"),
 )
 """The pages in their order; another one is a line here and an entry in ``board_pages.PAGES``."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from data_bridge.errors import BackendError, JudgeError, NotEnoughData
-from data_bridge.models import Step
+from data_bridge.models import ChatMessage, Step
 from data_bridge.quality import CheckedWindow, Reason
 from trainer.evaluate.comparison import Compared, Contestant, ScoredReply, TrialPlan, TrialResult
 from trainer.evaluate.decision_points import (
@@ -41,9 +41,12 @@ _MAX_TEMPERATURE = 2.0  # what endpoints accept
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """A chat model that gets exactly the logged messages."""
+    """A chat model that gets exactly the logged messages, without lessons."""
 
     model: ChatModel
+
+    def messages_at(self, point: DecisionPoint) -> list[ChatMessage]:
+        return point.messages
 
     @property
     def name(self) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
 
+from data_bridge.lesson_prompts import decided_at, without_lessons
 from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, NotText, Step
 from data_bridge.quality import CheckedWindow
 
@@ -46,7 +48,17 @@ class DecisionPoint:
 
     @property
     def messages(self) -> list[ChatMessage]:
-        return self.call.seen()
+        """What the agent was asked, without the lessons that it was shown: those are its policy's."""
+        return without_lessons(self.call.seen())
+
+    @property
+    def at(self) -> datetime:
+        """When it was decided, in the game's clock."""
+        return decided_at(self.trajectory, self.step_index)
+
+    @property
+    def role(self) -> str | None:
+        return self.trajectory.role or self.step.state.role
 
     @property
     def max_tokens(self) -> int:
@@ -136,7 +148,7 @@ def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, a
     """
     call = msgspec.structs.replace(
         point.call,
-        messages=point.messages if point.call.messages else None,
+        **_asked(point),
         response=reply,
         model="",
         model_version=None,
@@ -175,6 +187,13 @@ def with_reply(point: DecisionPoint, reply: str, replayed: Replayed | None, *, a
         replayed_pnl=pnl,
         is_evaluation=True,
     )
+
+
+def _asked(point: DecisionPoint) -> dict[str, object]:
+    """The question as every reply's: who was shown which lessons would tell the judge who answered."""
+    system = without_lessons([ChatMessage(role="system", content=point.call.system_prompt)])
+    plain = {"system_prompt": system[0].text() if system else ""}
+    return {**plain, "messages": point.messages if point.call.messages else None}
 
 
 def alias_of(point: DecisionPoint, role: str, sample: int, seed: int) -> str:

@@ -31,6 +31,7 @@ from trainer.evaluate.blind_trial import (
     compare_policies,
 )
 from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summarise
+from trainer.evaluate.lessoned import LessonedPolicy, LessonSide, lessoned
 from trainer.evaluate.rare_states import rarest_states
 from trainer.evaluate.reading import reading_test, unseen_tickers
 from trainer.evaluate.simulated_replay import NewsScript, RandomScript, load_replay
@@ -56,16 +57,20 @@ async def evaluate_release(
     windows: Sequence[CheckedWindow],
     measure_kl: MeasureKL | None,
     reading_base: ChatModel | None = None,
+    lessons: LessonSide | None = None,
     say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
     """Compare the ``models`` and their controls on ``windows`` (see ``evaluation_windows``); the result is stored.
 
     ``measure_kl`` is given if the candidate runs on this machine, ``reading_base`` if the base model's replies to the
-    questions of the reading test, the same in every evaluation, may be known already. ``say`` gets a line
-    at a time while it works.
+    questions of the reading test, the same in every evaluation, may be known already. ``lessons`` are needed if
+    either release has a lessons policy. ``say`` gets a line at a time while it works.
     """
     replay = await load_replay(database, [window.window.window_id for window in windows])
     policies: dict[Role, Contestant] = {role: ModelPolicy(model) for role, model in models.items()}
+    if lessons is not None:
+        barred = {window.window.window_id for window in windows}
+        policies |= lessoned(models, policies, candidate, incumbent, lessons, database, barred, plan.seed)
     policies[Role.GREEDY] = GreedyPolicy(models.get(Role.BASE, models[Role.INCUMBENT]))
     others = OthersPolicy(windows, plan.purposes)
     policies[Role.RANDOM] = RandomScript(replay, others) if replay is not None else others
@@ -88,7 +93,7 @@ async def evaluate_release(
         incumbent=incumbent,
         run_id=run_id,
         training_judge=training_judge,
-        kl_from_base=await measure_kl(_sampled(result)) if measure_kl is not None else None,
+        kl_from_base=await measure_kl(_sampled(result, policies[Role.CANDIDATE])) if measure_kl is not None else None,
         reading=reading,
         narrowing=unseen_tickers(reading)
         if reading is not None
@@ -98,10 +103,11 @@ async def evaluate_release(
     return evaluation
 
 
-def _sampled(outcome: TrialResult) -> list[SampledReplies]:
-    """The candidate's replies as tokens."""
+def _sampled(outcome: TrialResult, candidate: Contestant) -> list[SampledReplies]:
+    """The candidate's replies as tokens, after what it was really shown."""
+    assert isinstance(candidate, ModelPolicy | LessonedPolicy)
     return [
-        SampledReplies(at.point.messages, tuple(reply.token_ids for reply in at.replies[Role.CANDIDATE]))
+        SampledReplies(candidate.messages_at(at.point), tuple(reply.token_ids for reply in at.replies[Role.CANDIDATE]))
         for at in outcome.compared
     ]
 

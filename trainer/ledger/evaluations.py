@@ -30,6 +30,11 @@ async def save(database: Database, evaluation: Evaluation) -> None:
             to_json(evaluation).replace("\\u0000", "\\ufffd"),  # jsonb does not accept NUL, which a model can produce
             *(candidate.prompt_version, candidate.lessons_policy),
         )
+        await connection.execute(
+            "INSERT INTO hindsight.consultations (evaluation_id, window_id) SELECT $1, unnest($2::text[])"
+            " ON CONFLICT DO NOTHING",
+            *(evaluation.evaluation_id, [one.window_id for one in evaluation.windows]),
+        )
 
 
 _MAX_HOURS = 24 * 7
@@ -50,6 +55,12 @@ _OF_THIS_CHECKPOINT = (
 )
 """Not of one with the same step that was lost, after which the step was trained again."""
 
+_OF_ITS_WEIGHTS = (
+    " AND lessons_policy = coalesce(report -> 'incumbent' ->> 'lessons_policy', '')"
+    " AND prompt_version = coalesce(report -> 'incumbent' ->> 'prompt_version', '')"
+)
+"""Not of other lessons or prompts: a refused lessons policy says nothing against the checkpoint."""
+
 
 @dataclass(frozen=True, slots=True)
 class Consulted:
@@ -69,6 +80,12 @@ async def evaluations_of(source: Any, model: str, candidate: Release) -> list[Co
         *(model, candidate.step, candidate.prompt_version, candidate.lessons_policy),
     )
     return [Consulted(from_json(row["report"]), _decision_of(row), row["ruled_at"]) for row in rows]
+
+
+async def newest_comparison(source: Any, candidate: Release, incumbent: tuple[str, int, str, str]) -> Evaluation | None:
+    """The newest evaluation of ``candidate`` against the release with this identity."""
+    history = await evaluations_of(source, candidate.model, candidate)
+    return next((one.evaluation for one in reversed(history) if one.evaluation.compared_with == incumbent), None)
 
 
 def _decision_of(row: Any) -> GateDecision | None:
@@ -177,7 +194,7 @@ async def leaked_windows(database: Database) -> set[str]:
 async def is_undecided(database: Database, model: str) -> bool:
     """Whether the last ruling on the newest checkpoint of ``model`` was undecided."""
     ruling = await database.pool.fetchval(
-        "SELECT ruling FROM hindsight.evaluations WHERE model = $1 AND ruling IS NOT NULL"
+        f"SELECT ruling FROM hindsight.evaluations WHERE model = $1 AND ruling IS NOT NULL {_OF_ITS_WEIGHTS}"
         f" AND candidate_step = (SELECT max(step) FROM hindsight.checkpoints WHERE model = $1) {_OF_THIS_CHECKPOINT}"
         " ORDER BY ruled_at DESC LIMIT 1",
         model,
@@ -201,7 +218,7 @@ async def way_back(database: Database, model: str, newest: int, max_undecided: i
     """
     rows = await database.pool.fetch(
         "SELECT DISTINCT ON (candidate_step) candidate_step, ruling, reasons[1] AS reason FROM hindsight.evaluations"
-        " WHERE model = $1 AND ruling IS NOT NULL AND candidate_step <= $3"
+        f" WHERE model = $1 AND ruling IS NOT NULL AND candidate_step <= $3 {_OF_ITS_WEIGHTS}"
         " AND candidate_step >= (SELECT coalesce(max(step), 0) FROM hindsight.checkpoints"
         f"   WHERE model = $1 AND parent_step < step - 1 AND step <= $3) {_OF_THIS_CHECKPOINT}"
         " ORDER BY candidate_step DESC, ruled_at DESC LIMIT $2",

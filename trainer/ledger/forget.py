@@ -20,6 +20,7 @@ from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from trainer.ledger.batches import as_json
 from trainer.ledger.events import EventKind, tell
+from trainer.ledger.lessons import forget_lessons
 
 FORGOTTEN = "deleted"
 
@@ -39,6 +40,7 @@ class ForgottenRows:
     canaries: int
     ingest_keys: int
     advice: int
+    lessons: int
 
     @property
     def total(self) -> int:
@@ -99,6 +101,7 @@ async def forget_agent(database: Database, agent_id: str, logged: Collection[str
             canaries=_number(canaries),
             ingest_keys=_number(keys),
             advice=_number(advice),
+            lessons=await forget_lessons(connection, agent_id),
         )
         await connection.execute(
             "INSERT INTO hindsight.forgotten (agent_id, trajectory_ids) VALUES ($1, $2)", agent_id, sorted(trajectories)

@@ -90,3 +90,13 @@ async def observed_of(database: Database, model: str, window_ids: Iterable[str])
 def _observed(row: Any) -> Observed:
     faults = msgspec.json.decode(row["faults"], type=tuple[Fault, ...])
     return Observed(row["trajectory_id"], row["agent_id"], row["window_id"], faults)
+
+
+async def observed_in_run(source: Any, run_id: str) -> list[Observed]:
+    """The trajectories of a run in which something went wrong."""
+    rows = await source.fetch(
+        "SELECT trajectory_id, agent_id, window_id, faults::text FROM hindsight.observed"
+        " WHERE run_id = $1 AND faults <> '[]'",
+        run_id,
+    )
+    return [_observed(row) for row in rows]

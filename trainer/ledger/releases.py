@@ -61,6 +61,12 @@ async def serving(database: Database, model: str) -> Promotion | None:
     return await in_state(database.pool, model, PromotionState.SERVING)
 
 
+async def incumbent_of(database: Database, model: str) -> Release | None:
+    """What the agents use now; None while that is the untrained base model."""
+    now = await serving(database, model)
+    return now.release if now is not None and not now.release.is_base else None
+
+
 async def running_canary(database: Database, model: str) -> Promotion | None:
     return await in_state(database.pool, model, PromotionState.CANARY)
 
@@ -152,7 +158,7 @@ async def insert_promotion(
 
 async def _tell(connection: Any, promotion: Promotion, why: str | None) -> None:
     checkpoint = promotion.checkpoint
-    data = {"release": checkpoint.name, "step": checkpoint.step, "kind": promotion.kind.value}
+    data = {"release": promotion.release.name, "step": checkpoint.step, "kind": promotion.kind.value}
     data |= {"state": promotion.state.value, "forced": promotion.forced, "reason": redact(why or "")}
     await tell(connection, EventKind.RELEASE, data, model=checkpoint.model)
 
@@ -205,19 +211,21 @@ async def canary_agents_of(source: Any, promotion: Promotion) -> frozenset[str]:
     return frozenset(row["agent_id"] for row in rows)
 
 
-# By history, not by number: a lower step may have been promoted after a higher one. A step that was rolled
+# By history, not by number: a lower step may have been promoted after a higher one. A release that was rolled
 # back since it last served is not a rollback target.
 _USED_BEFORE = """
-SELECT * FROM hindsight.promotions p WHERE model = $1 AND step <> $2 AND serving_since IS NOT NULL
-    AND NOT EXISTS (SELECT FROM hindsight.promotions l WHERE l.model = p.model AND l.step = p.step
+SELECT * FROM hindsight.promotions p WHERE model = $1 AND serving_since IS NOT NULL
+    AND (step, prompt_version, lessons_policy) <> ($2, $3, $4)
+    AND NOT EXISTS (SELECT FROM hindsight.promotions l WHERE l.model = p.model
+                    AND (l.step, l.prompt_version, l.lessons_policy) = (p.step, p.prompt_version, p.lessons_policy)
                     AND l.promotion_id >= p.promotion_id AND l.state = 'rolled_back')
 ORDER BY promotion_id DESC LIMIT 1
 """
 
 
-async def used_before(connection: Any, model: str, step: int) -> Promotion | None:
-    """What all agents used before ``step``; None if that was the base model."""
-    row = await connection.fetchrow(_USED_BEFORE, model, step)
+async def used_before(connection: Any, release: Release) -> Promotion | None:
+    """What all agents used before ``release``; None if that was the base model."""
+    row = await connection.fetchrow(_USED_BEFORE, *release.identity)
     return None if row is None else promotion_of(row)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_bridge.database import Database
+from data_bridge.lesson_prompts import lessons_in, policy_named
 from data_bridge.lookup import agents_of, read_trajectories
 from data_bridge.models import AgentTrajectory, Author
 from data_bridge.quality import Rules
@@ -179,7 +180,7 @@ async def evidence_of(database: Database, trial: Promotion, now: datetime) -> Ca
     tried = {
         trajectory.trajectory_id
         async for trajectory in read_trajectories(database, theirs, Rules().max_bytes)
-        if used(trajectory, trial.checkpoint)
+        if used(trajectory, trial.checkpoint) and was_shown(trajectory, trial.lessons_policy)
     }
     return _arranged(agents, canary, tried)
 
@@ -241,6 +242,13 @@ def used(trajectory: AgentTrajectory, checkpoint: Checkpoint) -> bool:
     return authors == {Author(checkpoint.model, checkpoint.step)}
 
 
+def was_shown(trajectory: AgentTrajectory, lessons_policy: str) -> bool:
+    """Whether its prompts had lessons as ``lessons_policy`` has them; without a policy, whether they had none."""
+    policy = policy_named(lessons_policy)
+    shown = [len(lessons_in(call.chat())) for call in trajectory.llm_calls]
+    return not any(shown) if policy is None else any(shown) and max(shown) <= policy.number
+
+
 # What follows
 
 
@@ -266,5 +274,5 @@ async def settle_canaries(database: Database, home: Path, *, now: datetime) -> d
     for trial in await running_canaries(database):
         decision = await settle_canary(database, home, trial.checkpoint.model, now=now)
         if decision is not None:
-            decisions[trial.checkpoint.name] = decision
+            decisions[trial.release.name] = decision
     return decisions

@@ -73,7 +73,7 @@ async def publish(
             await releases.end_promotion(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
         replaced = await releases.end_promotion(connection, model, PromotionState.CANARY, PromotionState.SUPERSEDED)
         if replaced is not None:
-            await archive(connection, replaced.checkpoint.name)
+            await archive(connection, replaced.release.name)
         state = PromotionState.SERVING if canary is None else PromotionState.CANARY
         promotion = await releases.insert_promotion(
             connection,
@@ -106,7 +106,7 @@ async def finish_canary(
         await releases.end_promotion(connection, model, PromotionState.SERVING, PromotionState.SUPERSEDED)
         finished = await releases.move_promotion(connection, trial, PromotionState.SERVING, outcome)
         await deploy(connection, await _offered(connection, finished, None))
-    logger.info("%s now serves all agents: %s", finished.checkpoint.name, outcome)
+    logger.info("%s now serves all agents: %s", finished.release.name, outcome)
     await sync(database, home, model)
     return finished
 
@@ -118,8 +118,8 @@ async def end_canary(
     async with releases.one_promotion_at_a_time(database) as connection:
         trial = await _need_canary(connection, model, trial)
         ended = await releases.move_promotion(connection, trial, PromotionState.ROLLED_BACK, outcome)
-        await archive(connection, ended.checkpoint.name)
-    logger.info("the canary of %s is rolled back: %s", ended.checkpoint.name, outcome)
+        await archive(connection, ended.release.name)
+    logger.info("the canary of %s is rolled back: %s", ended.release.name, outcome)
     await sync(database, home, model)
     return ended
 
@@ -162,15 +162,17 @@ async def _need_canary(connection: Connection, model: str, expected: Promotion |
 async def _rollback_target(connection: Connection, model: str, current: Promotion | None, step: int | None) -> Release:
     if current is None:
         raise ConfigurationError(f"No checkpoint of {model!r} has been promoted yet: there is nothing to roll back.")
-    now = current.checkpoint.step
     if step is None:
-        before = await releases.used_before(connection, model, now)
+        before = await releases.used_before(connection, current.release)
         if before is not None:
             return before.release
         step = 0
-    if step == now:
-        raise ConfigurationError(f"The agents already use {current.checkpoint.name}: name another step.")
     target = await checkpoint_at(connection, model, step)
+    if step == current.checkpoint.step:
+        plain = target.as_release()
+        if plain.identity == current.release.identity:
+            raise ConfigurationError(f"The agents already use {current.checkpoint.name}: name another step.")
+        return plain  # the same weights without prompts and lessons of ours
     if target.step > await releases.newest_used(connection, model):
         raise ConfigurationError(
             f"{target.name} is newer than anything the agents used, so it is not a rollback: "
@@ -181,11 +183,11 @@ async def _rollback_target(connection: Connection, model: str, current: Promotio
 
 async def _check_incumbent(connection: Connection, evaluation: Evaluation) -> None:
     now = await releases.in_state(connection, evaluation.model, PromotionState.SERVING)
-    used = evaluation.model, now.checkpoint.step if now is not None else 0
+    used = now.release.identity if now is not None else (evaluation.model, 0, "", "")
     if evaluation.compared_with != used:
-        model, step = used
+        name = now.release.name if now is not None else f"{evaluation.model}@step0"
         raise IncumbentChanged(
-            f"The incumbent changed during the evaluation and is {model}@step{step} now: "
+            f"The incumbent changed during the evaluation and is {name} now: "
             f"evaluate {evaluation.candidate.name} again."
         )
 
@@ -251,8 +253,10 @@ async def _offered(connection: Connection, promotion: Promotion, evaluation: Eva
             "errorRate": candidate.error_rate.mean,
             "pnl": candidate.pnl.mean if candidate.pnl is not None else None,
         }
+    if promotion.lessons_policy:
+        metrics["lessonsPolicy"] = promotion.lessons_policy
     return OfferedModel(
-        checkpoint.name,
+        promotion.release.name,
         str(checkpoint.step),
         checkpoint.base_model,
         batch_id,

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from data_bridge.errors import NotEnoughData, PromotionRefused
-from trainer.ledger.releases import sync
-from trainer.pipeline import Considered, consider, incumbent_of
+from trainer.ledger.releases import incumbent_of, sync
+from trainer.pipeline import Considered, consider
 from trainer.promote.retention import remove_old_checkpoints
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
 from trainer.train.backends.forks import start_step_of
-from trainer.types import Checkpoint
+from trainer.types import Checkpoint, release_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint 
     considered: Considered | None = None
     refusal: PromotionRefused | None = None
     incumbent = await incumbent_of(session.database, candidate.model)
-    if run.is_resumed and incumbent is not None and incumbent.step == candidate.step:
+    release = release_of(candidate, incumbent, session.settings.lessons.lessons)
+    if run.is_resumed and incumbent is not None and incumbent.identity == release.identity:
         # A run that was killed, or had no disk space, between the promotion and the copy that serve.py reads.
         session.view.say(f"{candidate.name} is promoted already")
         await sync(session.database, session.settings.common.home, candidate.model)
@@ -70,7 +71,7 @@ async def after_training(session: Session, run: TrainingRun, before: Checkpoint 
             considered = await consider(
                 session.database,
                 session.settings,
-                candidate.as_release(),
+                release,
                 run_id=run.run_id,
                 now=run.now,
                 say=session.view.say,

@@ -15,14 +15,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from data_bridge.errors import Interrupted, NotEnoughData
+from data_bridge.lesson_prompts import policy_named
 from data_bridge.quality import Rules
 from data_bridge.window_ids import GRACE, end_of, last_closed_windows, start_of, window_of, windows_from
 from trainer.abilities import abilities_of
 from trainer.config.derived import window_rules
 from trainer.judge.open import measured_by
 from trainer.ledger.evaluations import last_trained
+from trainer.ledger.releases import incumbent_of
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
+from trainer.lessons.open import open_lessons
 from trainer.plan.plan import look_ahead, survey_log
 from trainer.progress import counted
 from trainer.run.curriculum import joined, markets_of_day
@@ -31,6 +34,7 @@ from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.forks import start_step_of
 from trainer.types import NOTHING_PLANNED
 from trainer.world.agents import ChatPolicy, Exploration, Exploring, model_cast
+from trainer.world.lessons import AgentLessons
 from trainer.world.market import Market
 from trainer.world.play import Tally, play_windows
 
@@ -184,7 +188,7 @@ async def _play(
     if markets:
         exploration = await joined(session, exploration, market, day.window_ids)
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
-    async with open_chat_model(checkpoint, access, engine) as model:
+    async with open_chat_model(checkpoint, access, engine) as model, _lessons(session) as lessons:
         cast = model_cast(world.agents, world.world_seed, ChatPolicy(model, world.temperature))
         tally = Tally()
         for window_ids in _portions(day.window_ids, max(1, _ASKED_AT_ONCE // world.agents)):
@@ -200,9 +204,24 @@ async def _play(
                 lookahead=len(window_ids),
                 markets=markets,
                 on_window=tally.add,
+                lessons=lessons,
             )
             logger.debug("day %d: %d windows played", day.number + 1, part.windows)
     return tally, checkpoint.name
+
+
+@asynccontextmanager
+async def _lessons(session: Session) -> AsyncIterator[AgentLessons | None]:
+    """What agents look up while they play: by ``--lessons``, or as in what was promoted; None for nothing."""
+    settings = session.settings
+    used = await incumbent_of(session.database, settings.model.model)
+    name = settings.lessons.lessons if settings.lessons.lessons is not None else used and used.lessons_policy
+    policy = policy_named(name or "")
+    if policy is None:
+        yield None
+        return
+    async with open_lessons(session.database, settings.embedding, settings.secrets) as recall:
+        yield AgentLessons(recall, settings.lessons.game, policy)
 
 
 def exploration_of(how: Exploring) -> Exploration:

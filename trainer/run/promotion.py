@@ -11,11 +11,12 @@ from trainer.config.training import AddressSettings, GateSettings
 from trainer.evidence import Interval, Ruling
 from trainer.ledger.checkpoints import named_checkpoint, parse_checkpoint_name
 from trainer.ledger.clock import clock
-from trainer.ledger.evaluations import latest_evaluation
+from trainer.ledger.evaluations import newest_comparison
 from trainer.ledger.releases import Promotion, running_canary, serving
 from trainer.promote.canary import CanaryDecision, decide, evidence_of, settle_canary
 from trainer.promote.publish import end_canary, finish_canary, publish, roll_back
 from trainer.promote.ruling import standing_ruling
+from trainer.types import release_of
 
 
 async def promote_checkpoint(
@@ -29,41 +30,49 @@ async def promote_checkpoint(
     reason: str | None = None,
     force: bool = False,
     canary: float | None = None,
+    lessons: str | None = None,
 ) -> Promotion:
     """Give a checkpoint (the newest of ``model`` unless named) to all agents, or to a share of them.
+
+    ``lessons`` is the policy that is promoted with it, empty for none; None: the one that the agents use now.
 
     It decides by the evidence that is stored: ``evaluate.py`` does the evaluation, so this is fast. NotEnoughData if
     there is none against what the agents use now, PromotionRefused if the gate is against it; ``force`` overrides both.
     """
     checkpoint = await named_checkpoint(database, name, model)
     now = await serving(database, checkpoint.model)
-    if now is not None and now.checkpoint == checkpoint:
-        raise ConfigurationError(f"The agents already use {checkpoint.name}: name another checkpoint.")
-    used_step = now.checkpoint.step if now is not None else 0
-    evaluation = await latest_evaluation(database, checkpoint.model, checkpoint.step, against=used_step)
+    release = release_of(checkpoint, None if now is None else now.release, lessons)
+    used = (checkpoint.model, 0, "", "") if now is None else now.release.identity
+    if now is not None and release.identity == used:
+        raise ConfigurationError(f"The agents already use {release.name}: name another checkpoint.")
+    evaluation = await newest_comparison(database.pool, release, used)
     decision = None if evaluation is None else await standing_ruling(database, evaluation, gate)
     if decision is None and not force:
         raise NotEnoughData(
-            f"{checkpoint.name} has not been compared with what the agents use now (step {used_step}): "
-            f"run `evaluate.py {checkpoint.step}` first."
+            f"{release.name} has not been compared with what the agents use now (step {used[1]}): "
+            f"run `evaluate.py {checkpoint.step}{_flag(lessons)}` first."
         )
     if decision is not None:
         if decision.ruling is not Ruling.PROMOTE and not force:
             raise PromotionRefused(
-                f"{checkpoint.name} is not promoted ({decision.ruling.value}): {decision.sentence}. "
+                f"{release.name} is not promoted ({decision.ruling.value}): {decision.sentence}. "
                 "The evidence is stored; --force --reason WHY overrides the gate."
             )
         reason = reason or decision.sentence
     return await publish(
         database,
         home,
-        checkpoint.as_release(),
+        release,
         checkpoint.served_at(addresses),
         reason=reason or "",
         evaluation=evaluation,
         forced=force,
         canary=canary,
     )
+
+
+def _flag(lessons: str | None) -> str:
+    return "" if lessons is None else f" --lessons {lessons or 'off'}"
 
 
 async def go_back(
@@ -114,7 +123,7 @@ async def canary_progress(database: Database, model: str, until: str | None = No
     evidence = await evidence_of(database, trial, await clock(database, until))
     decision = decide(evidence)
     return CanaryProgress(
-        trial.checkpoint.name,
+        trial.release.name,
         trial.canary_share or 0.0,
         evidence.windows,
         decision.ruling.value,

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,11 +32,13 @@ from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.runs import Ledger, LoopState, new_run_id
 from trainer.ledger.states import RunState
 from trainer.ledger.verdicts import release_claims_of_dead
+from trainer.lessons.stage import LessonStage
 from trainer.pipeline import Pipeline
 from trainer.progress import FailurePolicy, Progress, counted
 from trainer.report.page import write as write_page
 from trainer.rewards import Baseline
 from trainer.run.code_version import code_version
+from trainer.run.distilling import catch_up, keep_procedures_of, open_distilling
 from trainer.run.leave_one_out import LeaveOneOut
 from trainer.run.reporting import reported
 from trainer.run.session import Session, fingerprint
@@ -85,6 +87,7 @@ class TrainingRun:
     tracker: Tracker
     progress: Progress
     is_resumed: bool
+    lessons: LessonStage | None = None
     loop: LoopState | None = None
     """The days of the closed loop so far."""
     now: datetime | None = None
@@ -147,8 +150,11 @@ class TrainingRun:
             trainer=trainer,
             carried=carried,
             stop=session.stop,
+            lessons=self.lessons,
         )
         await pipeline.run(windows, refs)
+        if self.is_resumed:
+            await catch_up(self.lessons, reader, settings.model.model, self.run_id)
         if self.progress.steps == before.steps:
             fault = self._why_nothing(before, verdicts, trainer, carried)
             if self.progress.steps == 0:
@@ -238,14 +244,21 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     progress.step = await start_step_of(session.backend)
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
-        async with open_judge(
-            settings.judge, settings.secrets, session.database, run_id, with_steps=settings.judge.step_credit
-        ) as judge:
+        async with (
+            open_judge(
+                settings.judge, settings.secrets, session.database, run_id, with_steps=settings.judge.step_credit
+            ) as judge,
+            AsyncExitStack() as stack,
+        ):
             run = TrainingRun(session, run_id, judge, folder, tracker, progress, unfinished is not None)
+            run.lessons = await stack.enter_async_context(
+                open_distilling(session.database, settings.lessons, settings.judge, settings.secrets, run_id, judge)
+            )
             run.summary["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:
                 async with reported(ledger, run_id, progress, settings.judge.max_cost):
                     yield run
+                    await keep_procedures_of(run.lessons, run_id, session.view.say)
             except Interrupted as error:
                 await _finish(run, RunState.INTERRUPTED, started, str(error))
                 raise

@@ -22,6 +22,7 @@ from trainer.ledger import simulation
 from trainer.world.agents import DEFAULT_EXPLORATION, EXPLORER, Agent, Exploration
 from trainer.world.exchange import Book
 from trainer.world.guard import DEFAULT_LIMITS, TradingLimits
+from trainer.world.lessons import AgentLessons
 from trainer.world.market import EDITION, Market
 from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import record_hour
@@ -103,19 +104,21 @@ async def play_windows(
     write_together: int = 1,
     markets: Mapping[str, Market] | None = None,
     on_window: Callable[[PlayedHour], None] | None = None,
+    lessons: AgentLessons | None = None,
 ) -> Tally:
     """Play those of ``window_ids`` that have not been played, in order; returns the results by agent.
 
     The first decisions of ``lookahead`` more windows are requested in advance, for models that batch requests.
     ``write_together`` windows are written at a time: faster, but an interruption loses up to that many. ``markets``
-    names the windows that are played in another market than ``market``: those of a curriculum.
+    names the windows that are played in another market than ``market``: those of a curriculum. With ``lessons`` every
+    agent is shown what was known by then, and what it was shown is stored before the window is.
     """
     await refuse_a_live_game(database)
     others = markets or {}
     worlds = {window_id: astuple(others.get(window_id, market)) for window_id in window_ids}
     todo = await simulation.unplayed(database, worlds, EDITION)
     first_index = await simulation.windows_played(database, market.seed)
-    player = Player(market, cast, exploration, limits, others)
+    player = Player(market, cast, exploration, limits, others, lessons)
     known = await simulation.balances(database, [agent.agent_id for agent in cast])
     player.resume({agent_id: Book(*figures) for agent_id, figures in known.items()})
     tally = Tally()
@@ -129,6 +132,8 @@ async def play_windows(
                 for index, played in numbered
             ]
             await simulation.claim(database, windows)
+            if lessons is not None:
+                await lessons.log(database, waiting, market.seed)
             await asyncio.gather(*(record_hour(recorder, database, played, market.seed) for played in waiting))
             await simulation.remember(database, windows, [_agent_row(market, life) for life in waiting[-1].agents])
             for played in waiting:

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from data_bridge.models import ChatMessage
+from trainer.lesson import Lesson
 from trainer.world.actions import ActionError, Decision
 from trainer.world.agents import DEFAULT_EXPLORATION, Agent, AgentAnswer, Ask, Exploration
 from trainer.world.exchange import Book, Exchange, Tape, fill_price, marks
@@ -34,6 +36,25 @@ class PlayedStep:
     """The agent's profit in the window before the decision."""
     price: float | None
     """The price at which the order was filled."""
+    lessons: tuple[Lesson, ...] = ()
+    """What the prompt showed of earlier hours."""
+
+
+class PutLessons(Protocol):
+    """Puts lessons into an agent's prompt."""
+
+    async def put(
+        self, messages: Sequence[ChatMessage], seen: Observation, agent: Agent
+    ) -> tuple[list[ChatMessage], tuple[Lesson, ...]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An agent's answer to exactly these messages."""
+
+    messages: Sequence[ChatMessage]
+    answer: AgentAnswer
+    lessons: tuple[Lesson, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +87,7 @@ class Player:
     limits: TradingLimits = DEFAULT_LIMITS
     markets: Mapping[str, Market] = field(default_factory=dict)
     """The windows that are played in another market than ``market``: those of a curriculum."""
+    lessons: PutLessons | None = None
 
     @cached_property
     def _books(self) -> dict[str, Book]:
@@ -83,7 +105,7 @@ class Player:
         A first decision does not depend on earlier windows, so a model that batches can answer those of several
         windows together; the accounts are still updated strictly in order.
         """
-        asked: deque[tuple[Hour, int, asyncio.Task[list[AgentAnswer]]]] = deque()
+        asked: deque[tuple[Hour, int, asyncio.Task[list[_Asked]]]] = deque()
         upcoming = iter(enumerate(window_ids, start=first_index))
         try:
             while True:
@@ -125,7 +147,7 @@ class Player:
             if forbids_exploring(book, gain, agent.starting_balance, self.limits, is_last=is_last)
         }
 
-    async def _ask(self, seen: Observation, window_index: int, barred: Collection[int]) -> list[AgentAnswer]:
+    async def _ask(self, seen: Observation, window_index: int, barred: Collection[int]) -> list[_Asked]:
         """One answer per agent, in the cast's order, all requested concurrently."""
         market, exploration = self._market(seen.window_id), self.exploration
         messages = messages_for(seen, market.stage)
@@ -134,15 +156,17 @@ class Player:
         share = 1.0 if known is None else thinness(state_of(seen), known)
         explorers = exploration.explorers(len(self.cast), window_index, *decision, share=share, barred=barred)
 
-        def ask(place: int, agent: Agent) -> Ask:
+        async def ask(place: int, agent: Agent) -> _Asked:
             key = (*decision, agent.index)
-            return Ask(messages, seen, explorers.get(place), self.exploration, self.limits, key)
+            own, lessons = messages, tuple[Lesson, ...]()
+            if self.lessons is not None:
+                own, lessons = await self.lessons.put(messages, seen, agent)
+            asked = Ask(own, seen, explorers.get(place), self.exploration, self.limits, key)
+            return _Asked(own, await agent.policy.answer(asked), lessons)
 
-        return list(
-            await asyncio.gather(*(agent.policy.answer(ask(place, agent)) for place, agent in enumerate(self.cast)))
-        )
+        return list(await asyncio.gather(*(ask(place, agent) for place, agent in enumerate(self.cast))))
 
-    async def _play_hour(self, hour: Hour, index: int, first_answers: list[AgentAnswer]) -> PlayedHour:
+    async def _play_hour(self, hour: Hour, index: int, first_answers: list[_Asked]) -> PlayedHour:
         exchange = Exchange(hour)
         books = [self._books[agent.agent_id].next_window() for agent in self.cast]
         steps: list[list[PlayedStep]] = [[] for _ in self.cast]
@@ -151,18 +175,18 @@ class Player:
             seen = observe(hour, step, quotes)
             gains = [book.gain(marks(quotes)) for book in books]
             barred = self._barred(hour, step, books, gains)
-            answers = first_answers if step == 0 else await self._ask(seen, index, barred)
-            messages = messages_for(seen, self._market(hour.window_id).stage)
+            asked = first_answers if step == 0 else await self._ask(seen, index, barred)
             read = [
-                judge_reply(answer.text, seen, book, gain, self.limits)
-                for answer, book, gain in zip(answers, books, gains, strict=True)
+                judge_reply(one.answer.text, seen, book, gain, self.limits)
+                for one, book, gain in zip(asked, books, gains, strict=True)
             ]
             fills = exchange.clear(step, [None if error else decision for decision, error in read])
             for number, (decision, error) in enumerate(read):
                 order = decision if decision is not None and decision.market and error is None else None
                 price = fill_price(order, fills) if order is not None else None
+                own, before = asked[number], (books[number], gains[number])
                 steps[number].append(
-                    PlayedStep(seen, messages, answers[number], decision, error, books[number], gains[number], price)
+                    PlayedStep(seen, own.messages, own.answer, decision, error, *before, price, own.lessons)
                 )
                 if error is not None:
                     books[number] = books[number].with_error()

@@ -7,7 +7,7 @@ Nothing of the planted truth is written here.
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from data_bridge.database import Database
@@ -16,6 +16,7 @@ from data_bridge.outcomes import record_outcomes
 from data_bridge.recorder import Recorder
 from data_bridge.window_ids import GRACE, end_of
 from trainer.world.actions import BUY, HOLD, MAX_REPLY_TOKENS, NO, SELL, YES, ActionError, Decision
+from trainer.world.agents import Agent
 from trainer.world.chance import between, snowflake
 from trainer.world.market import Hour, moment, outcomes_of
 from trainer.world.player import AgentHour, PlayedHour, PlayedStep
@@ -39,13 +40,13 @@ async def record_hour(recorder: Recorder, database: Database, played: PlayedHour
 async def _record_agent(recorder: Recorder, hour: Hour, life: AgentHour, seed: int) -> None:
     agent = life.agent
     key = (seed, hour.window_id, agent.index)
-    started = moment(hour.window_id, between(1.0, 2.0, *key, "start"))
+    started = _started(hour, key)
     ended = moment(hour.window_id, between(56.0, 59.0, *key, "end"))
     trajectory = recorder.start_trajectory(
         agent.agent_id,
         started_at=started,
         agent_name=agent.name,
-        trajectory_id=snowflake(started, agent.index, *key),
+        trajectory_id=trajectory_id_of(hour, agent, seed),
         row_id=snowflake(ended, agent.index, *key),
     )
     for number, step in enumerate(life.steps):
@@ -57,6 +58,16 @@ async def _record_agent(recorder: Recorder, hour: Hour, life: AgentHour, seed: i
     await trajectory.end_trajectory(
         final_balance=life.after.balance, final_pnl=life.after.lifetime_pnl, at=ended, recorded_at=ended
     )
+
+
+def trajectory_id_of(hour: Hour, agent: Agent, seed: int) -> str:
+    """Of the agent's trajectory in this hour."""
+    key = (seed, hour.window_id, agent.index)
+    return snowflake(_started(hour, key), agent.index, *key)
+
+
+def _started(hour: Hour, key: tuple[object, ...]) -> datetime:
+    return moment(hour.window_id, between(1.0, 2.0, *key, "start"))
 
 
 def _state(life: AgentHour, step: PlayedStep) -> dict[str, Any]:

@@ -188,8 +188,8 @@ class Pipeline:
 
     async def _batch(self, planned: Set[str], awaited: _Flow[AwaitedVerdict], batches: _Flow[StepGroups]) -> None:
         """Collect judged groups into batches of one gradient step, those first that the last pass left over."""
-        for judged in await self.carried.taken_up(planned):
-            if (step := self.places.take(judged, judged.group)) is not None:
+        for left_over in await self.carried.taken_up(planned):
+            if (step := self.places.take(left_over, left_over.group)) is not None:
                 await batches.put(step)
         while (item := await awaited.take()) is not None:
             if item.verdict is None:

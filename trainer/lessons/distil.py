@@ -59,11 +59,9 @@ def _telling(member: AgentTrajectory, verdict: Verdict, mean: float) -> list[tup
     decided = [step for step in member.steps if step.action is not None and not step.action.is_pending]
     if not decided:
         return []
-    if len(verdict.steps) == len(decided):
-        scored = list(zip(decided, verdict.steps, strict=True))
-    else:
-        scored = [(decided[-1], verdict.score)]
-    return [(step, score) for step, score in scored if abs(score - mean) >= TELLING]
+    scores = verdict.steps if len(verdict.steps) == len(decided) else (None,) * (len(decided) - 1) + (verdict.score,)
+    scored = zip(decided, scores, strict=True)
+    return [(step, score) for step, score in scored if score is not None and abs(score - mean) >= TELLING]
 
 
 def _episode(

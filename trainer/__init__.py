@@ -5,7 +5,7 @@ what was promoted. A stage takes one type of ``types`` and gives the next, is ha
 never imports another. What must survive a crash is in ``ledger``; ``run`` is the life of one training command, which
 tells its ``progress``. ``evidence`` is what an evaluation found, ``statistics`` how sure that is, ``inference`` runs
 the model, and ``faults`` finds the row that makes a stage fail; ``rewards`` is how a verdict becomes an advantage,
-``abilities`` what a backend can do, and ``patterns`` what goes wrong again and again. Around them are ``world``,
-``certify``, ``schedule``, ``report``, ``console`` and ``cli``. Reading and writing the game's tables is
-``data_bridge``'s business.
+``abilities`` what a backend can do, and ``patterns`` what goes wrong again and again. ``lessons`` keeps what verdicts
+taught, each a ``lesson``, and finds it when an agent decides. Around them are ``world``, ``certify``, ``schedule``,
+``report``, ``console`` and ``cli``. Reading and writing the game's tables is ``data_bridge``'s business.
 """

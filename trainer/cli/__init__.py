@@ -3,7 +3,7 @@
 ``frame`` wraps all of them: settings in, one sentence on an error, the documented exit code out. ``train_mmo``,
 ``evaluate``, ``promote``, ``serve``, ``schedule_training``, ``lineage`` (with ``lineage_rewards``), ``report`` and
 ``console`` are about models; ``check_windows`` (with ``check_tables`` and ``check_window_view``), ``judge_windows``,
-``certify_judge``, ``spawn_test_agents``, ``run_migrations`` and ``traces`` about data; ``tables`` draws for people, and
-``output`` prints for all of them: nothing else does. ``--help`` works without torch and art, which a command imports
-when its work begins.
+``certify_judge``, ``spawn_test_agents``, ``run_migrations`` and ``traces`` about data; ``lessons`` about what verdicts
+taught; ``tables`` draws for people, and ``output`` prints for all of them: nothing else does. ``--help`` works without
+torch and art, which a command imports when its work begins.
 """

@@ -6,6 +6,7 @@ market ``closed_loop`` plays a day, trains on it and plays the next. ``session``
 gate and deletes old checkpoints. ``live_view`` shows progress, ``shutdown`` turns the first signal into a stop after
 the current step, ``code_version`` says which code ran. ``reporting`` tells the ledger how far a run is.
 ``judge_windows`` judges without training; ``score`` judges one trajectory on demand, ``check_report`` says what can be
-trained; ``promotion`` promotes, rolls back and settles canaries by stored evidence. The same command resumes a run that
-did not end as done.
+trained; ``promotion`` promotes, rolls back and settles canaries by stored evidence. ``distilling`` keeps lessons beside
+a run or later from the ledger, ``lesson_desk`` is what the console and others look them up with. The same command
+resumes a run that did not end as done.
 """

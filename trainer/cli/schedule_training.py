@@ -92,11 +92,11 @@ class _Scheduler:
     async def run_once(self) -> int:
         """Settle canaries, train the periods that dead hosts left, and the due period if it is free."""
         await self._settle_canaries()
-        await self._consolidate_lessons()
         due = period_due(self.settings.schedule.cron, await self.periods.now())
         left_behind = [period for period in await self.periods.abandoned() if period < due]
         earlier = [summary for period in left_behind if (summary := await self._train_if_free(period)) is not None]
         last = await self._train_due(due)
+        await self._consolidate_lessons()
         if self.settings.output.json_output:
             say_json(asdict(last) | {"taken_over": [asdict(summary) for summary in earlier]})
         return next((summary.exit_code for summary in (last, *reversed(earlier)) if summary.exit_code), 0)
@@ -131,11 +131,11 @@ class _Scheduler:
         In between, train what somebody asks for on a console.
         """
         started, announced, settle_at = await self.periods.now(), None, await self.periods.now()
+        tidy_at = settle_at
         while True:
             try:
                 if await self.periods.now() >= settle_at:
                     await self._settle_canaries()
-                    await self._consolidate_lessons()
                     settle_at = await self.periods.now() + _SETTLE_EVERY
                 said.doing = "training a period"
                 await self._train_what_is_due(started)
@@ -153,6 +153,9 @@ class _Scheduler:
             if upcoming != announced:
                 self._say(f"Next period: {upcoming:%Y-%m-%d %H:%M:%S} UTC.")
                 announced = upcoming
+            if now >= tidy_at:
+                await self._consolidate_lessons()
+                tidy_at = now + _SETTLE_EVERY
             # Short sleeps and the database's clock: a dead or suspended host, or a changed clock, is noticed soon.
             await asyncio.sleep(min(BEAT.total_seconds(), max(0.05, (upcoming - now).total_seconds())))
 
@@ -175,18 +178,15 @@ class _Scheduler:
     async def _consolidate_lessons(self) -> None:
         """If there are new ones. A fault is no reason not to train."""
         from trainer.ledger.lesson_upkeep import has_new_lessons
-
-        if not await has_new_lessons(self.database.pool, self.settings.lessons.game):
-            return
         from trainer.lessons.consolidate import consolidate
         from trainer.lessons.open import open_lessons
 
         try:
+            if not await has_new_lessons(self.database.pool, self.settings.lessons.game):
+                return
             async with open_lessons(self.database, self.settings.embedding, self.settings.secrets) as lessons:
                 done = await consolidate(lessons, self.settings.kept, self.settings.lessons.game)
         except (HindsightError, *AWAY) as error:
-            if is_transient(error):
-                raise
             logger.warning("the lessons could not be consolidated: %s", redact(str(error) or type(error).__name__))
             return
         if done.changed:

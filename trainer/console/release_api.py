@@ -71,7 +71,7 @@ class Releases:
 def promotion_entry(one: Promotion) -> PromotionEntry:
     return PromotionEntry(
         one.promotion_id,
-        one.checkpoint.name,
+        one.release.name,
         one.checkpoint.step,
         one.kind.value,
         one.state.value,

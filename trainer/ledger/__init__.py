@@ -9,6 +9,8 @@ agents were given; ``evaluations`` and ``certificates`` the evidence. ``model_lo
 may work, with leases and a fencing token; ``clock`` says what time it is. ``events`` are what happened, for those who
 watch; ``commands`` what was asked of any host, ``audit`` who asked, ``ingest_keys`` who may send rows,
 ``rewards_asked`` scores on demand, ``advice`` what was proposed to whom and what came of it, ``forget`` one agent.
-``simulation`` stores the simulated market, ``run_folder`` mirrors a run for people, and ``lineage`` traces a checkpoint
-to its windows and back. Code that only displays data reads through ``read``.
+``lessons`` are stored once, ``lesson_search`` finds those that may be shown, ``lesson_upkeep`` merges and retires them,
+``injections`` are what agents were shown. ``simulation`` stores the simulated market, ``run_folder`` mirrors a run for
+people, and ``lineage`` traces a checkpoint to its windows and back. Code that only displays data reads through
+``read``.
 """

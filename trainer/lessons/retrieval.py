@@ -54,7 +54,9 @@ class Lessons:
         """Store lessons, each once; returns them in order."""
         if not lessons:
             return []
-        vectors = await self.embedder.embed([one.text for one in lessons])
+        texts = {one.text: None for one in lessons}
+        places = {text: place for place, text in enumerate(texts)}
+        vectors = (await self.embedder.embed(list(texts)))[[places[one.text] for one in lessons]]
         async with self.database.pool.acquire() as connection, connection.transaction():
             return await store_lessons(connection, self.kind, lessons, vectors, self.embedder.name)
 

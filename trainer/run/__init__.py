@@ -7,6 +7,7 @@ gate and deletes old checkpoints. ``live_view`` shows progress, ``shutdown`` tur
 the current step, ``code_version`` says which code ran. ``reporting`` tells the ledger how far a run is.
 ``judge_windows`` judges without training; ``score`` judges one trajectory on demand, ``check_report`` says what can be
 trained; ``advice`` is a console's advisor and what it learns, ``calibrate_advice`` what its confidence means;
-``promotion`` promotes, rolls back and settles canaries by stored evidence. The same command resumes a run that did not
-end as done.
+``promotion`` promotes, rolls back and settles canaries by stored evidence. ``distilling`` keeps lessons beside a run or
+later from the ledger, ``lesson_desk`` is what the console and others look them up with. The same command resumes a run
+that did not end as done.
 """

@@ -7,7 +7,7 @@
 --   hindsight_judge        also judge_windows and certify_judge: stores verdicts in our schema, nothing in the game's
 --   hindsight_judge_writer also judge_windows --write-back: the judge's columns of the game
 --   hindsight_trainer      also train_mmo, evaluate, promote, schedule_training, lessons
---   hindsight_console      also console: commands, ingest keys, the audit log
+--   hindsight_console      also console and calibrate_advice: commands, ingest keys, advice, the audit log
 --   hindsight_ingest       beside hindsight_console, for a console to which agents and the game send rows:
 --                          CREATE ROLE console LOGIN PASSWORD '...' IN ROLE hindsight_console, hindsight_ingest;
 --
@@ -65,7 +65,9 @@ GRANT INSERT, UPDATE ON hindsight.runs, hindsight.windows, hindsight.batches, hi
     hindsight.evaluations, hindsight.promotions, hindsight.periods, hindsight.observed TO hindsight_trainer;
 GRANT INSERT, UPDATE, DELETE ON hindsight.model_locks, hindsight.exclusions TO hindsight_trainer;
 GRANT INSERT, DELETE ON hindsight.checkpoints, hindsight.replays TO hindsight_trainer;
-GRANT INSERT ON hindsight.canary_agents, hindsight.rewards TO hindsight_trainer;
+GRANT INSERT, DELETE ON hindsight.carried TO hindsight_trainer;
+GRANT INSERT ON hindsight.canary_agents, hindsight.rewards, hindsight.beginnings, hindsight.curriculum_rounds,
+    hindsight.curriculum_draws TO hindsight_trainer;
 GRANT INSERT ON hindsight.events TO hindsight_trainer;
 GRANT INSERT, UPDATE, DELETE ON hindsight.lessons TO hindsight_trainer;
 GRANT INSERT ON hindsight.lesson_sources, hindsight.distilled, hindsight.consultations TO hindsight_trainer;
@@ -81,6 +83,8 @@ GRANT UPDATE, DELETE ON hindsight.verdicts TO hindsight_console;
 GRANT DELETE ON hindsight.batch_trajectories, hindsight.rewards, hindsight.canary_agents, hindsight.observed
     TO hindsight_console;
 GRANT INSERT, DELETE ON hindsight.forgotten TO hindsight_console;
+GRANT INSERT, UPDATE, DELETE ON hindsight.advice, hindsight.advice_labels TO hindsight_console;
+GRANT INSERT ON hindsight.advice_calibrations TO hindsight_console;
 GRANT DELETE ON hindsight.lesson_sources, hindsight.injections TO hindsight_console;
 
 -- Rows that agents and the game send through the console: what they may say, and no column that is the judge's or the

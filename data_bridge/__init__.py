@@ -9,10 +9,11 @@ trajectories into what ART trains on: ``authorship`` says whose policy wrote a r
 which tokens it has.
 
 Out: agents log through a ``recorder``, which holds a ``recording`` for each trajectory, keeps its row in a ``spool`` on
-disk and inserts it with ``trajectory_rows``; ``record_openai`` does the logging for a chat client. ``ingest`` stores
-rows that agents send to the console. ``outcomes`` writes what really happened, ``game_writes`` writes what the game
-reads back after training, ``traces`` copies rows from one database to another, and ``faulty_rows`` has the faults of
-real tables, for tests.
+disk and inserts it with ``trajectory_rows``; ``record_openai`` does the logging for a chat client. ``agent_loop`` is an
+agent's whole loop, with lessons that ``lesson_client`` fetches and ``lesson_prompts`` puts into its prompt. ``ingest``
+stores rows that agents send to the console. ``outcomes`` writes what really happened, ``game_writes`` writes what the
+game reads back after training, ``traces`` copies rows from one database to another, and ``faulty_rows`` has the faults
+of real tables, for tests.
 
 Shared by all: ``window_ids`` names the hours, ``errors`` are one sentence with an exit code each, ``disk`` says when a
 disk is full, ``redaction`` keeps secrets out of all text that leaves the process, and ``private_files`` closes the home

@@ -4,10 +4,11 @@
 market ``closed_loop`` plays a day, trains on it and plays the next. ``session`` is what such a command has open;
 ``training_run`` starts or resumes a run in the ledger and records how it ended; ``after_training`` evaluates, asks the
 gate and deletes old checkpoints. ``live_view`` shows progress, ``shutdown`` turns the first signal into a stop after
-the current step, ``code_version`` says which code ran. ``reporting`` tells the ledger how far a run is.
-``judge_windows`` judges without training; ``score`` judges one trajectory on demand, ``check_report`` says what can be
-trained; ``advice`` is a console's advisor and what it learns, ``calibrate_advice`` what its confidence means;
-``promotion`` promotes, rolls back and settles canaries by stored evidence. ``distilling`` keeps lessons beside a run or
-later from the ledger, ``lesson_desk`` is what the console and others look them up with. The same command resumes a run
-that did not end as done.
+the current step, ``code_version`` says which code ran. ``curriculum`` draws what is played and trained next,
+``leave_one_out`` is what HOLD would have scored. ``reporting`` tells the ledger how far a run is. ``judge_windows``
+judges without training; ``score`` judges one trajectory on demand, ``check_report`` says what can be trained;
+``advice`` is a console's advisor and what it learns, ``calibrate_advice`` what its confidence means; ``promotion``
+promotes, rolls back and settles canaries by stored evidence. ``distilling`` keeps lessons beside a run or later from
+the ledger, ``lesson_desk`` is what the console and others look them up with. The same command resumes a run that did
+not end as done.
 """

@@ -20,6 +20,7 @@ from trainer.config.settings import settings_from
 from trainer.judge.open import open_judge
 from trainer.ledger.model_lock import hold
 from trainer.ledger.runs import Ledger
+from trainer.plan.plan import in_training_order as ordered
 from trainer.progress import Progress, Silent
 from trainer.run import training_run
 from trainer.run.session import Session
@@ -27,7 +28,6 @@ from trainer.run.train import plan_log, train_on_log
 from trainer.run.training_run import TrainingRun
 from trainer.train.settle import mend
 from trainer.types import Group, JudgedGroup, JudgeFailure, PlannedWindow
-from trainer.types import in_training_order as ordered
 
 
 class World:

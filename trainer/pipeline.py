@@ -201,8 +201,7 @@ class Pipeline:
                 self.lessons.start(verdict)
             self.view.show(self.progress)
             takes_place = isinstance(verdict, JudgedGroup) or verdict.reason in NO_SIGNAL
-            step = self.places.take(judged, verdict.group) if takes_place else None
-            if step is not None:
+            if takes_place and (step := self.places.take(judged, verdict.group)) is not None:
                 await batches.put(step)
         if (step := await self.carried.unless_handed_on(self.places.rest())) is not None:
             await batches.put(step)

@@ -5,8 +5,7 @@ A stage takes one of these types and returns the next. Nothing here imports torc
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -315,18 +314,6 @@ class PlannedWindow:
     window_id: str
     hours: int
     groups: tuple[PlannedGroup, ...]
-
-
-def in_training_order(windows: Iterable[PlannedWindow], seed: int) -> tuple[PlannedWindow, ...]:
-    """``windows`` in an order by chance, the same on every host and after a crash.
-
-    Neighbouring hours are related: in a step of neighbours one answer is mostly right, and that is what it would teach.
-    """
-
-    def place(window: PlannedWindow) -> bytes:
-        return hashlib.blake2b(f"{seed}:{window.window_id}".encode(), digest_size=8).digest()
-
-    return tuple(sorted(windows, key=place))
 
 
 @dataclass(frozen=True, slots=True)

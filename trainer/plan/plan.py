@@ -5,6 +5,7 @@ Nothing is paid and nothing is written here; ``--dry-run`` prints an outlook and
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from trainer.ledger.runs import Ledger
 from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
 from trainer.progress import counted
 from trainer.statistics.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
-from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan, in_training_order
+from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +296,15 @@ def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -
                 for one in members
             ]
     return Grouped(tuple(groups), tuple(excluded))
+
+
+def in_training_order(windows: Iterable[PlannedWindow], seed: int) -> tuple[PlannedWindow, ...]:
+    """``windows`` in an order by chance, the same on every host and after a crash.
+
+    Neighbouring hours are related: in a step of neighbours one answer is mostly right, and that is what it would teach.
+    """
+
+    def place(window: PlannedWindow) -> bytes:
+        return hashlib.blake2b(f"{seed}:{window.window_id}".encode(), digest_size=8).digest()
+
+    return tuple(sorted(windows, key=place))

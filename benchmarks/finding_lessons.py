@@ -40,6 +40,7 @@ from trainer.ledger.lessons import store_lessons, vector_type  # noqa: E402
 from trainer.lesson import Embedder, LessonKind, NewLesson, Scope, Trust  # noqa: E402
 from trainer.lessons.consolidate import consolidate  # noqa: E402
 from trainer.lessons.embedding import EmbeddedModel  # noqa: E402
+from trainer.lessons.memory_index import IndexQuery  # noqa: E402
 from trainer.lessons.retrieval import Lessons, fused  # noqa: E402
 
 KNOWN = datetime(2026, 3, 2, tzinfo=UTC)
@@ -107,7 +108,7 @@ async def quality(lessons: Lessons, pairs: list[PlantedPair]) -> None:
         (vector,) = await lessons.embedder.embed([pair.query])
         index = lessons._indexes["game"]
         seen = await horizon(lessons.database.pool, "game", lessons.embedder.name, index.heard, pair.query)
-        ranked = index.search(vector, seen.lexemes, Scope("game"), KNOWN, ALL_KINDS, without=(), most=50)
+        (ranked,) = index.search([IndexQuery(vector, seen.lexemes, Scope("game"), KNOWN, ALL_KINDS, (), 50)])
         assert fused(ranked)
         own = next((one for one in ranked if one.lesson_id == wanted), None)
         hits["fused", pair.sort] += any(one.lesson.lesson_id == wanted for one in found)

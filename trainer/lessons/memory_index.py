@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANYBODY = -1
 _K1, _B = 1.2, 0.75
 """Of BM25, with every word of a lesson counted once."""
-_SPARSE = 0.3
-"""Share of the lessons below which only theirs are multiplied, not all."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexQuery:
+    """What is looked for in memory."""
+
+    vector: Vectors
+    lexemes: Sequence[str]
+    scope: Scope
+    as_of: datetime
+    kinds: Sequence[LessonKind]
+    without: Collection[str]
+    """Lessons that wait for a ruling."""
+    most: int
 
 
 class MemoryIndex:
@@ -82,47 +95,38 @@ class MemoryIndex:
     def _number(self, what: str, name: str | None) -> int:
         return _ANYBODY if name is None else self._names.setdefault(f"{what} {name}", len(self._names))
 
-    def search(
-        self,
-        vector: Vectors,
-        lexemes: Sequence[str],
-        scope: Scope,
-        as_of: datetime,
-        kinds: Sequence[LessonKind],
-        *,
-        without: Collection[str],
-        most: int,
-    ) -> list[Candidate]:
-        """The first ``most`` of both rankings, among those in scope and known at ``as_of``."""
+    def search(self, asked: Sequence[IndexQuery]) -> list[list[Candidate]]:
+        """For each query the first of both rankings, among those in scope and known at its time.
+
+        Together, since reading all vectors takes most of the time: they are read once for all queries.
+        """
         number = len(self._ids)
-        fits = self._open[:number] & (self._known[:number] <= _microseconds(as_of))
+        if number == 0:
+            return [[] for _ in asked]
+        products = self._vectors[:number] @ np.stack([one.vector for one in asked], axis=1)
+        return [self._search(one, products[:, place]) for place, one in enumerate(asked)]
+
+    def _search(self, asked: IndexQuery, products: Any) -> list[Candidate]:
+        number, scope = len(products), asked.scope
+        fits = self._open[:number] & (self._known[:number] <= _microseconds(asked.as_of))
         for values, what, name in ((self._roles, "role", scope.role), (self._agents, "agent", scope.agent_id)):
             own = self._names.get(f"{what} {name}", _ANYBODY)
             fits &= (values[:number] == _ANYBODY) | (values[:number] == own)
-        if len(kinds) < len(ALL_KINDS):
-            fits &= np.isin(self._kinds[:number], [ALL_KINDS.index(kind) for kind in kinds])
-        for name in without:
-            if (place := self._places.get(name)) is not None:
+        if len(asked.kinds) < len(ALL_KINDS):
+            fits &= np.isin(self._kinds[:number], [ALL_KINDS.index(kind) for kind in asked.kinds])
+        for name in asked.without:
+            if (place := self._places.get(name)) is not None and place < number:
                 fits[place] = False
         if not fits.any():
             return []
-        cosines = self._cosines(vector, fits)
-        words = self._words(lexemes, fits)
-        meant = {place: rank for rank, place in enumerate(_first(cosines, most), 1)}
-        told = {place: rank for rank, place in enumerate(_first(words, most), 1) if words[place] > 0}
+        cosines = np.where(fits, products, -np.inf)
+        words = self._words(asked.lexemes, fits)
+        meant = {place: rank for rank, place in enumerate(_first(cosines, asked.most), 1)}
+        told = {place: rank for rank, place in enumerate(_first(words, asked.most), 1) if words[place] > 0}
         return [
             Candidate(self._ids[p], meant.get(p), float(cosines[p]), told.get(p), max(0.0, float(words[p])))
             for p in {**meant, **told}
         ]
-
-    def _cosines(self, vector: Vectors, fits: Any) -> Any:
-        found = np.full(len(fits), -np.inf, np.float32)
-        places = np.flatnonzero(fits)
-        if len(places) < _SPARSE * len(fits):
-            found[places] = self._vectors[places] @ vector
-        else:
-            found[places] = (self._vectors[: len(fits)] @ vector)[places]
-        return found
 
     def _words(self, lexemes: Sequence[str], fits: Any) -> Any:
         number = int(fits.sum())
@@ -131,6 +135,7 @@ class MemoryIndex:
             if (posting := self._postings.get(lexeme)) is None:
                 continue
             places = np.array(posting, np.int64)
+            places = places[places < len(fits)]
             places = places[fits[places]]
             if len(places):
                 found[places] += np.float32(np.log1p((number - len(places) + 0.5) / (len(places) + 0.5)))

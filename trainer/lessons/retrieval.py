@@ -22,8 +22,9 @@ from trainer.ledger.lesson_search import (
     search_in_scope,
 )
 from trainer.ledger.lessons import StoredLesson, VectorType, set_vectors, store_lessons, unembedded, vector_type
+from trainer.ledger.verdicts import Together
 from trainer.lesson import ALL_KINDS, Embedder, FoundLesson, LessonKind, NewLesson, Scope
-from trainer.lessons.memory_index import MemoryIndex
+from trainer.lessons.memory_index import IndexQuery, MemoryIndex
 from trainer.lessons.wording import word_overlap
 
 IN_POSTGRES = 2_000
@@ -48,6 +49,7 @@ class Lessons:
         self.database, self.kind, self.embedder = database, kind, embedder
         self._in_postgres = in_postgres if kind.has_pgvector else -1
         self._indexes: dict[str, MemoryIndex] = {}
+        self._searches: dict[str, Together[IndexQuery, list[Candidate]]] = {}
         self._updating, self._embedding = asyncio.Lock(), asyncio.Lock()
 
     async def store(self, lessons: Sequence[NewLesson]) -> list[StoredLesson]:
@@ -105,8 +107,8 @@ class Lessons:
             seen = await horizon(pool, scope.game, name, index.heard, context)
             if seen.has_changes:
                 await self._refresh(scope.game, index, seen.transaction)
-            found = await asyncio.to_thread(
-                index.search, vector, seen.lexemes, scope, as_of, kinds, without=seen.waiting, most=most
+            found = await self._searching(scope.game, index).ask(
+                IndexQuery(vector, seen.lexemes, scope, as_of, kinds, seen.waiting, most)
             )
         ranked = fused(found)
         shown = await may_be_shown(pool, [one.lesson_id for one, _ in ranked], scope, as_of, kinds)
@@ -116,6 +118,15 @@ class Lessons:
             if (lesson := shown.get(one.lesson_id)) is not None
         ]
         return without_copies(best, k)
+
+    def _searching(self, game: str, index: MemoryIndex) -> Together[IndexQuery, list[Candidate]]:
+        """Queries that come while one is searched for are searched for together."""
+
+        async def search(asked: list[IndexQuery]) -> list[list[Candidate]]:
+            async with self._updating:
+                return await asyncio.to_thread(index.search, asked)
+
+        return self._searches.setdefault(game, Together(search))
 
     async def _refresh(self, game: str, index: MemoryIndex, heard: str) -> None:
         async with self._updating:

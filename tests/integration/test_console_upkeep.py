@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -124,6 +125,25 @@ def test_json_prints_the_status_once_without_a_server(database_url: str, tmp_pat
     status = json.loads(done.stdout)
     assert (status["state"], status["model"], status["step"]) == ("idle", "hindsight", None)
     assert not (tmp_path / "console").exists(), "looking makes no keys"
+
+
+async def test_watching_as_json_prints_a_line_whenever_something_changes_and_ends_normally(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    watching = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(ROOT / "scripts" / "console.py"), "--watch", "--json", "--home", str(tmp_path)),
+        env={"PATH": "/usr/bin:/bin", "DATABASE_URL": database_url},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert watching.stdout is not None
+    assert json.loads(await asyncio.wait_for(watching.stdout.readline(), 60))["step"] is None
+    await record_run(database, tmp_path)
+    lines = [json.loads(await asyncio.wait_for(watching.stdout.readline(), 60))]
+    while lines[-1]["step"] != 2 or lines[-1]["serving"] is None:  # it may look in the middle of the run
+        lines.append(json.loads(await asyncio.wait_for(watching.stdout.readline(), 60)))
+    assert (lines[-1]["run_state"], lines[-1]["serving"]) == ("done", "hindsight@step2")
+    watching.send_signal(signal.SIGINT)
+    assert await asyncio.wait_for(watching.wait(), 60) == 0
 
 
 def test_the_command_and_its_first_page_import_nothing_heavy() -> None:

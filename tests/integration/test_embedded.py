@@ -41,7 +41,9 @@ server = EmbeddedServer(Path(sys.argv[1]), options={"fsync": "off"})
 server.start()
 async def main():
     connection = await asyncpg.connect(server.url())
-    await connection.execute("CREATE TABLE IF NOT EXISTS visits (pid int)")
+    async with connection.transaction():  # two that create it at once would both find that it does not exist
+        await connection.execute("SELECT pg_advisory_xact_lock(1)")
+        await connection.execute("CREATE TABLE IF NOT EXISTS visits (pid int)")
     await connection.execute("INSERT INTO visits VALUES (pg_backend_pid())")
     await connection.close()
 asyncio.run(main())

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from itertools import accumulate
 
 FLOOR = 0.05
 """The least share of the draws that an arm has."""
@@ -58,9 +58,9 @@ def chances(arms: Sequence[Arm], aim: float) -> list[float]:
     """The chance of each arm, from its distance to ``aim``; never below the floor."""
     if not 0 < len(arms) <= MOST_ARMS:
         raise ValueError(f"a curriculum has 1 to {MOST_ARMS} arms, not {len(arms)}")
-    near = np.array([arm.weight * math.exp(-abs(arm.difficulty - aim) / WIDTH) for arm in arms])
-    free = near / near.sum() if near.any() else np.full(len(arms), 1 / len(arms))
-    return [float(one) for one in FLOOR + (1 - FLOOR * len(arms)) * free]
+    near = [arm.weight * math.exp(-abs(arm.difficulty - aim) / WIDTH) for arm in arms]
+    free = [one / sum(near) for one in near] if any(near) else equal_chances(arms)
+    return [FLOOR + (1 - FLOOR * len(arms)) * one for one in free]
 
 
 def equal_chances(arms: Sequence[Arm]) -> list[float]:
@@ -93,8 +93,8 @@ def draw(
         if due:
             chosen = min(due, key=lambda arm: (counts[arm.name], _unit(key, place, arm.name)))
         else:
-            bound = np.cumsum(likely)
-            chosen = arms[int(np.searchsorted(bound, _unit(key, place) * bound[-1], side="right"))]
+            bounds = list(accumulate(likely))
+            chosen = arms[bisect_right(bounds, _unit(key, place) * bounds[-1])]
         counts[chosen.name] += 1
         found.append(chosen)
     return found

@@ -420,7 +420,8 @@ def test_a_training_started_on_one_host_is_stopped_from_another(
         assert (stopped.status_code, stopped.json()["run_id"]) == (202, started["run_id"])
         wait_for_event(second, lambda event: event["kind"] == "run" and event["data"]["state"] == "interrupted")
     assert ask("SELECT state FROM hindsight.runs WHERE run_id = $1", started["run_id"]) == "interrupted"
-    assert ask("SELECT exit_code FROM hindsight.commands WHERE kind = 'start'") == 130
+    # Ended by itself, or by its console, which leaves here too and asks whoever is still ending once more.
+    assert ask("SELECT exit_code FROM hindsight.commands WHERE kind = 'start'") in (130, -2)
 
 
 def wait_for_event(console: ConsoleProcess, is_it: Callable[[dict[str, Any]], bool]) -> None:

@@ -70,6 +70,15 @@ async def test_what_came_from_outside_is_not_shown_until_it_is_gated(lessons: Le
     assert await found(lessons, "strike") == ["strike means buy"]
 
 
+async def test_a_change_is_heard_while_an_older_transaction_is_open(lessons: Lessons) -> None:
+    async with lessons.database.pool.acquire() as connection, connection.transaction():
+        await connection.fetchval("SELECT pg_current_xact_id()")
+        (stored,) = await lessons.store([new_lesson("strike means buy", trust=Trust.API)])
+        assert await found(lessons, "strike") == []
+        await gate_lessons(lessons.database.pool, [stored.lesson_id])
+        assert await found(lessons, "strike") == ["strike means buy"]
+
+
 async def test_a_retired_lesson_is_not_found_though_it_was_in_memory(lessons: Lessons) -> None:
     (stored,) = await lessons.store([new_lesson("strike means sell")])
     assert await found(lessons, "strike") == ["strike means sell"]

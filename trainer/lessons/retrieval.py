@@ -130,8 +130,9 @@ class Lessons:
 
     async def _refresh(self, game: str, index: MemoryIndex, heard: str) -> None:
         async with self._updating:
-            if int(index.heard) >= int(heard) and len(index):
-                return  # another task did while we waited
+            # Not if they are equal: while an older transaction is open, all horizons are the same.
+            if int(index.heard) > int(heard):
+                return  # another task did while we waited, and saw what we saw
             async for changed in changes(self.database, self.kind, game, self.embedder.name, index.heard):
                 if len(changed.vector) != self.embedder.dimensions:
                     raise ConfigurationError(

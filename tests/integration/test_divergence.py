@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,13 @@ from tests.tiny_model import shared_tiny_model
 from trainer.config.training import GateSettings
 from trainer.evidence import Look, Ruling, from_json, to_json
 from trainer.inference.base_model import Adapters, load_base, load_tokenizer, prompt_tokens
-from trainer.inference.divergence import SampledReplies, divergence_from_base, divergences, mean_divergence
+from trainer.inference.divergence import (
+    SampledReplies,
+    divergence_from_base,
+    divergences,
+    evenly_spaced,
+    mean_divergence,
+)
 from trainer.promote.gate import decide, evidence_of
 from trainer.train.backends.cpu import CpuBackend
 from trainer.types import StepResult
@@ -84,6 +91,16 @@ def _one_by_one(base: Path, adapter: Path) -> float:
                 logits.append(whole[len(prompt) - 1 : -1])
             found += divergences(*logits).tolist()
     return sum(found) / len(found)
+
+
+def test_of_many_decision_points_some_are_read_from_first_to_last() -> None:
+    points = [SampledReplies(ANSWERED[0].messages, ((number,),)) for number in range(41)]
+    read = [point.replies[0][0] for point in evenly_spaced(points, 20)]
+    assert len(read) == 20
+    assert (read[0], read[-1]) == (0, 38)
+    assert {later - earlier for earlier, later in pairwise(read)} == {2}
+    assert evenly_spaced(points[:3], 20) == points[:3]
+    assert evenly_spaced([], 20) == []
 
 
 def test_replies_without_tokens_are_not_measured(tiny: Path, checkpoint: Path) -> None:

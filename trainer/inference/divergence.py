@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 _LOGITS_AT_ONCE = 512
 """Tokens at a time: the logits of a whole vocabulary are large."""
+_MOST_POINTS = 20
+"""Decision points that are read, evenly spaced: each costs two passes over its prompt, and a limit needs no more."""
 
 Tokens = tuple[int, ...]
 
@@ -56,7 +58,10 @@ def mean_divergence(per_token: Sequence[float]) -> float:
 
 
 def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[SampledReplies]) -> float | None:
-    """Mean KL per sampled token of the checkpoint in ``adapter`` from the model in ``base``; None without a token."""
+    """Mean KL per sampled token of the checkpoint in ``adapter`` from the model in ``base``; None without a token.
+
+    Of many decision points some are read.
+    """
     import torch
 
     from trainer.inference.base_model import Adapters, load_base, load_tokenizer, prompt_tokens
@@ -66,9 +71,10 @@ def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[Sa
     tokenizer, model = load_tokenizer(base), load_base(base, attention="sdpa")
     adapters = Adapters(model)
     known = [replace(point, replies=tuple(filter(None, point.replies))) for point in answered]
-    spoken = [(prompt_tokens(tokenizer, point.messages), point.replies) for point in known if point.replies]
-    if not spoken:
+    known = evenly_spaced([point for point in known if point.replies], _MOST_POINTS)
+    if not known:
         return None
+    spoken = [(prompt_tokens(tokenizer, point.messages), point.replies) for point in known]
     with torch.no_grad():
         alike = [[spoken[index] for index in own] for own in that_begin_alike([prompt for prompt, _ in spoken])]
         adapters.use(adapter)
@@ -82,6 +88,12 @@ def divergence_from_base(base: Path, adapter: Path | None, answered: Sequence[Sa
             per_token += divergences(head(own[tokens]), head(other[tokens])).tolist()
     logger.info("KL from the base model measured at %d tokens in %.1f s", len(per_token), monotonic() - started)
     return mean_divergence(per_token)
+
+
+def evenly_spaced(points: Sequence[SampledReplies], most: int) -> list[SampledReplies]:
+    """At most so many of the points, from the first on."""
+    number = min(len(points), most)
+    return [points[place * len(points) // number] for place in range(number)]
 
 
 def _hidden(model: Any, spoken: Sequence[tuple[Tokens, tuple[Tokens, ...]]]) -> Tensor:

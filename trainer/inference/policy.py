@@ -25,7 +25,15 @@ from data_bridge.errors import BackendError
 from data_bridge.scoring import Scored, ScoreRequest
 from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
 from trainer.inference.layout import Layout
-from trainer.inference.shared_prefix import Layer, Memory, PromptMemory, Tokens, register, shared_beginning
+from trainer.inference.shared_prefix import (
+    Layer,
+    Memory,
+    PromptMemory,
+    Tokens,
+    beginning_of,
+    register,
+    shared_beginning,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,7 +163,9 @@ class CpuPolicy:
         Replies to the same prompt go together.
         """
         scored: list[Scored | None] = [None] * len(requests)
-        by_prompt: dict[tuple[int, ...], list[tuple[int, Scored]]] = {}
+        by_prompt: dict[Tokens, list[tuple[int, Scored]]] = {}
+        beginnings: dict[Tokens, int] = {}
+        known: dict[str, int] = {}
         for index, request in enumerate(requests):
             reply = request.tokens(self.tokenizer, end=self._end, ends=self._ends)
             if reply is None or not reply.token_ids:
@@ -164,13 +174,15 @@ class CpuPolicy:
             prompt = self.prompt_of(request, len(reply.token_ids))
             if prompt is not None and not (reply.logprobs and request.serves_both):
                 by_prompt.setdefault(prompt, []).append((index, reply))
+                said = [message.as_dict() for message in request.messages]
+                beginnings[prompt] = beginning_of(said, prompt, self.tokenizer, known)
             elif prompt is not None:
                 scored[index] = reply
-        beginning = _beginning(list(by_prompt))
+        beginnings = _cheapest(beginnings)
         for prompt, replies in by_prompt.items():
             for start in range(0, len(replies), 16):
                 part = replies[start : start + 16]
-                logprobs = self._score_together(prompt, beginning, [reply.token_ids for _, reply in part])
+                logprobs = self._score_together(prompt, beginnings[prompt], [reply.token_ids for _, reply in part])
                 for (index, reply), values in zip(part, logprobs, strict=True):
                     scored[index] = Scored(reply.token_ids, values, reply.source, behaviour=reply.logprobs)
         return scored
@@ -307,11 +319,18 @@ def _unfit(directory: Path) -> BackendError:
     )
 
 
-def _beginning(prompts: Sequence[Tokens]) -> int:
-    """How many first tokens the prompts share, if reading them once is worth it; never a whole prompt."""
-    if len(prompts) < 2:
-        return 0
-    return min(shared_beginning(prompts), min(map(len, prompts)) - 1)
+def _cheapest(before_last: Mapping[Tokens, int]) -> dict[Tokens, int]:
+    """How many first tokens of each prompt are read apart from the rest; never a whole prompt.
+
+    Either those ``before_last``, before its last message: instructions, which come again in other calls and are read
+    once for all of them. Or those that the prompts given here share, if that leaves less to be read.
+    """
+    own = {prompt: min(length, len(prompt) - 1) for prompt, length in before_last.items()}
+    if len(own) > 1:
+        shared = min(shared_beginning(list(own)), min(map(len, own)) - 1)
+        if sum(own.values()) < (len(own) - 1) * shared:  # it has to be read once itself
+            return dict.fromkeys(own, shared)
+    return own
 
 
 # LoRA with one matrix product instead of three; the gradients of the two factors equal those of PEFT's own layer

@@ -22,6 +22,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 IMPLEMENTATION = "hindsight_memory"
 
@@ -349,8 +350,27 @@ def that_begin_alike(prompts: Sequence[Tokens]) -> list[list[int]]:
 
 def shared_beginning(sequences: Sequence[tuple[int, ...]]) -> int:
     """How many leading tokens all ``sequences`` have in common."""
-    shortest, longest = min(sequences), max(sequences)  # all others sort between these two, so they share it too
-    for index, (one, other) in enumerate(zip(shortest, longest, strict=False)):
-        if one != other:
+    return common_length(min(sequences), max(sequences))  # all others sort between these two, so they share it too
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many first tokens the two share."""
+    for index, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
             return index
-    return min(len(shortest), len(longest))
+    return min(len(one), len(other))
+
+
+def beginning_of(
+    messages: Sequence[Any], tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase, known: dict[str, int]
+) -> int:
+    """How many of the ``tokens`` of a prompt precede its last message; 0 if that cannot be told."""
+    before = list(messages[:-1])
+    key = repr(before)
+    if key not in known:
+        try:
+            encoded = tokenizer.apply_chat_template(before, return_dict=True)["input_ids"] if before else []
+        except Exception:  # a chat template is a program of its own and raises what it likes
+            encoded = []
+        known[key] = common_length(encoded, tokens)
+    return known[key]

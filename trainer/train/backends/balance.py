@@ -33,8 +33,8 @@ import torch
 
 from trainer.inference.layout import Layout
 from trainer.inference.policy import CpuPolicy
+from trainer.inference.shared_prefix import beginning_of, common_length
 from trainer.rewards import MemberReward, RewardHistory
-from trainer.train.backends.packing import beginning_of, common_length
 
 if TYPE_CHECKING:
     import art

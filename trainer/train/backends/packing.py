@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from trainer.inference.shared_prefix import Tokens
+from trainer.inference.shared_prefix import Tokens, beginning_of, common_length
 from trainer.train.backends.correction import Region, correct, has_other_behaviour, with_behaviour
 
 if TYPE_CHECKING:
@@ -123,21 +123,6 @@ def _packed(results: Sequence[TokenizedResult], tokenizer: PreTrainedTokenizerBa
     )
 
 
-def beginning_of(
-    messages: Sequence[Any], tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase, known: dict[str, int]
-) -> int:
-    """How many of the ``tokens`` of a prompt precede its last message; 0 if that cannot be told."""
-    before = list(messages[:-1])
-    key = repr(before)
-    if key not in known:
-        try:
-            encoded = tokenizer.apply_chat_template(before, return_dict=True)["input_ids"] if before else []
-        except Exception:  # a chat template is a program of its own and raises what it likes
-            encoded = []
-        known[key] = common_length(encoded, tokens)
-    return known[key]
-
-
 def _beginnings(results: Sequence[TokenizedResult], tokenizer: PreTrainedTokenizerBase) -> dict[int, Tokens]:
     """The beginning of each prompt, by its id."""
     known: dict[str, int] = {}
@@ -222,14 +207,6 @@ def best_clusters(sequences: Sequence[Sequence[int]], first_trained: Sequence[in
         clusters.append(cluster)
         stop = cluster.start
     return clusters[::-1]
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many first tokens the two share."""
-    for index, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return index
-    return min(len(one), len(other))
 
 
 def _sequence_length(results: Sequence[TokenizedResult]) -> int:

@@ -9,7 +9,6 @@ torch is imported only when it is needed; every failure is one sentence.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import importlib.util
 import json
@@ -34,9 +33,6 @@ _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _CONVERTED_BYTES = 700 * 10**6
 _CONVERSION = "1"  # part of the directory's name, so that a new way of converting never uses an old result
 _PREFIX = "base_model.model."
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
-_ALLOCATION = ((_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 2**26), (_M_MMAP_MAX, 0), (_M_ARENA_MAX, 1))
-"""malloc.h: blocks of any size from one heap, which shrinks only when 2 GiB at its end are free."""
 
 
 def model_directory(base_model: str, home: Path) -> Path:
@@ -173,7 +169,6 @@ def load_base(directory: Path, *, attention: str) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM
 
-    _keep_freed_memory()
     try:
         with _quiet_loading():
             model = AutoModelForCausalLM.from_pretrained(
@@ -187,18 +182,6 @@ def load_base(directory: Path, *, attention: str) -> PreTrainedModel:
     model.requires_grad_(False)
     model.eval()
     return model
-
-
-def _keep_freed_memory() -> None:
-    """Let this process reuse the memory of a freed tensor instead of giving it back to the system at once.
-
-    glibc maps every large block anew, so that a pass over the model faults in half a gigabyte of zeroed pages and drops
-    it again. Without effect elsewhere than on glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for option, value in _ALLOCATION:
-            mallopt(option, value)
 
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

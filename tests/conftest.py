@@ -27,6 +27,12 @@ T = TypeVar("T")
 _UNSAFE_BUT_FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 
 
+# Before anything imports torch or the hub's client. Workers share the cores: two of them with two threads each wait for
+# each other. And no test asks the hub, whose client tries again for 40 s where there is no network.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
 def pytest_configure() -> None:
     """A suite started with ``&`` ignores SIGINT, with nohup SIGHUP; so would each process that a test sends it to."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

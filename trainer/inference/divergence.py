@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOGITS_AT_ONCE = 512
+_LOGITS_AT_ONCE = 128
 """Tokens at a time: the logits of a whole vocabulary are large."""
 _MOST_POINTS = 20
 """Decision points that are read, evenly spaced: each costs two passes over its prompt, and a limit needs no more."""

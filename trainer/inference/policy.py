@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from data_bridge.errors import BackendError
 from data_bridge.scoring import Scored, ScoreRequest
 from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
+from trainer.inference.head import ChosenLogprobs
 from trainer.inference.layout import Layout
 from trainer.inference.shared_prefix import (
     Layer,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _RECOMPUTE_ABOVE = 1024
 """Longer sequences keep only the layers' inputs and recompute the rest in the backward pass: memory stays flat."""
-_LOGITS_AT_ONCE = 512
+_LOGITS_AT_ONCE = 128
 _BEGINNINGS = 7
 """Beginnings of prompts that are remembered besides the newest: those of two days, for the policy and its base."""
 _ADAPTER = "adapter_model.safetensors"
@@ -94,12 +95,7 @@ class CpuPolicy:
     def likelihoods(self, tokens: Tensor, positions: Tensor, layout: Layout, targets: Tensor) -> Likelihoods:
         """The likelihoods of ``tokens[targets]``, each predicted from the position before it."""
         hidden = self._hidden(tokens, positions, layout)[0, targets - 1]
-        wanted = tokens[0, targets]
-        parts = [
-            self._head(hidden[start : start + _LOGITS_AT_ONCE], wanted[start : start + _LOGITS_AT_ONCE])
-            for start in range(0, len(targets), _LOGITS_AT_ONCE)
-        ]
-        logprobs, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
+        logprobs, entropies = self._head(hidden, tokens[0, targets])
         return Likelihoods(logprobs, entropies, hidden.detach())
 
     @torch.no_grad()
@@ -260,13 +256,20 @@ class CpuPolicy:
         return hidden
 
     def _head(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled() and hidden.shape[0] == _LOGITS_AT_ONCE:
-            result: tuple[Tensor, Tensor] = recomputed(self._read_out, hidden, wanted, use_reentrant=False)
+        head = self._causal.get_output_embeddings()
+        if head.bias is None and not (self.learns_entropy and torch.is_grad_enabled()):
+            result: tuple[Tensor, Tensor] = ChosenLogprobs.apply(hidden, head.weight, wanted)  # type: ignore[no-untyped-call]  # torch's own
             return result
-        return self._read_out(hidden, wanted)
+        places = range(0, len(wanted), _LOGITS_AT_ONCE)
+        parts = [
+            recomputed(self._read_out, head, hidden[some], wanted[some], use_reentrant=False)
+            for some in (slice(start, start + _LOGITS_AT_ONCE) for start in places)
+        ]
+        logprobs, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
+        return logprobs, entropies
 
-    def _read_out(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        logprobs = torch.log_softmax(self._causal.get_output_embeddings()(hidden), dim=-1)
+    def _read_out(self, head: Any, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        logprobs = torch.log_softmax(head(hidden), dim=-1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns_entropy):
             entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
         return logprobs.gather(1, wanted[:, None])[:, 0], entropies

@@ -10,6 +10,7 @@ without those that would need scoring (``prepare_logged``).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Sequence
@@ -46,16 +47,16 @@ class TokenisingScorer:
         self._tokenizer: PreTrainedTokenizerBase | NoTokenizer | None = None
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
-        return [one if one is None or one.logprobs else self._held_open(one) for one in self.logged(requests)]
+        return [one if one is None or one.logprobs else self._held_open(one) for one in await self.logged(requests)]
 
     def _held_open(self, reply: Scored) -> Scored:
         """``reply`` with placeholders, which mark its tokens as trained by whatever the trainer computes for them."""
         size = len(reply.token_ids)
         return replace(reply, logprobs=(_PLACEHOLDER,) * size, behaviour=(math.nan,) * size if self._marks else ())
 
-    def logged(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
+    async def logged(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
         """The tokens of each reply, and log-probabilities only where the log has them."""
-        tokenizer = self._loaded()
+        tokenizer = await asyncio.to_thread(self._loaded)  # without a network the hub's client tries for 40 s
         return [_tokenised(tokenizer, request) for request in requests]
 
     def fault_of_tokens(self, groups: Sequence[art.TrajectoryGroup]) -> BaseException | None:
@@ -105,7 +106,7 @@ class _LoggedOnly:
         self._scorer = scorer
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Scored | None]:
-        return self._scorer.logged(requests)
+        return await self._scorer.logged(requests)
 
 
 async def prepare_logged(batch: Batch, trainee: TraineeSettings, scorer: TokenisingScorer) -> PreparedBatch:

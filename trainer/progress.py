@@ -47,6 +47,8 @@ class Progress:
     train_seconds: float = 0.0
     rescored: int = 0
     """Batches that were prepared again because the policy had moved on."""
+    pattern_groups: int = 0
+    """Groups that counted more in their step because they show an error pattern."""
     latest: dict[str, float] = field(default_factory=dict)
     """The newest step's metrics."""
     stage: str = "starting"

@@ -62,6 +62,7 @@ class Progress:
     _windows_read: set[str] = field(default_factory=set)
     _groups: set[str] = field(default_factory=set)
     _groups_judged: set[str] = field(default_factory=set)
+    _groups_failed: set[str] = field(default_factory=set)
     """What this process has counted: a group that left a place without a step is met again in the next pass."""
 
     def plan(self, windows: Set[str], groups: Set[str]) -> None:
@@ -80,7 +81,15 @@ class Progress:
         is_new = group_id not in self._groups_judged
         self._groups_judged.add(group_id)
         self.groups_judged += is_new
+        self.groups_failed -= group_id in self._groups_failed
+        self._groups_failed.discard(group_id)
         return is_new
+
+    def failed(self, group_id: str) -> None:
+        """The judge failed on this group: counted once, however often it is met, until it is judged."""
+        if group_id not in self._groups_judged:
+            self.groups_failed += group_id not in self._groups_failed
+            self._groups_failed.add(group_id)
 
     @property
     def tokens_per_second(self) -> float:

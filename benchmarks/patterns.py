@@ -1,19 +1,26 @@
-"""How fast a planted error disappears, with and without error patterns as the priority of a replay.
+"""How fast a planted error disappears, with and without error patterns in what is replayed and in the step.
 
-    python benchmarks/patterns.py [--seeds 20] [--kinds blocked weak] [--luck 0.2] [--rate 4] [--quick]
+    python benchmarks/patterns.py [--seeds 20] [--kinds blocked weak] [--luck 0.2] [--rate 4] [--most 3] [--quick]
+    python benchmarks/patterns.py --kinds innocent --luck 1 --preference 0
 
 The policy of ``replay.py`` (a weight for each word, a first preference for one answer), with a third thing to say. One
 hour in ten is of a kind in which it does that with a chance of 0.2, so in 2 % of all trajectories:
 
 - ``blocked``: the game's guard refuses it (``order_limit``): nobody trains the reply, the others gain;
 - ``weak``: a valid order that is never right, which an LLM judge names in its own words, beside what it says of all
-  other replies below the mean ("against the news"), which is more frequent.
+  other replies below the mean ("against the news"), which is more frequent;
+- ``innocent``: the same, but it is right as often as wrong: a control. At luck 1 no answer is better than another, and
+  feedback that unlearns this one unlearns what chance called wrong.
 
 Besides, one action in a hundred fails by chance with a message that is like no other. Faults, patterns and their
-significance, marks, priorities, draws, uses, credit and who is trained are the trainer's own; the step is that of
-``replay.py``. Printed: the steps until the planted error is half as frequent in its hours, the mean over seeds with its
-standard error, the share of the steps without feedback (seed by seed), the share of seeds in which the pattern was
-found before, and the held-out score after 40 steps, which more of one kind of hour might cost.
+significance, marks, priorities, draws, weights, uses, credit and who is trained are the trainer's own; the step is that
+of ``replay.py``. Arms: without and with replay; with patterns as priority of the draws, as weights of the step
+(``--pattern-weight``, here ``--most``), or both.
+
+Printed: the steps until the planted error is half as frequent in its hours, the mean over seeds with its standard
+error; the share of the steps of the same arm without feedback, seed by seed and of the means; the share of seeds in
+which the pattern was found before; after 40 steps the held-out score, which more of one kind of hour might cost, and
+the chance of the planted answer; the mean length of a step; the share of groups that counted more.
 """
 
 from __future__ import annotations
@@ -78,7 +85,7 @@ class Trial:
     luck: float = 0.2
     rate: float = 4.0
     preference: float = 2.5
-    most: float = 4.0
+    most: float = 3.0
     """``--pattern-weight``."""
 
 
@@ -250,7 +257,7 @@ def is_planted(pattern: ErrorPattern) -> bool:
     return pattern.template == "order_limit" or pattern.template.startswith("Staked the whole balance")
 
 
-def trained(seed: int, trial: Trial, arm: Arm) -> Outcome:
+def trained(seed: int, trial: Trial, arm: Arm, scored_at: int = SCORED_AT, longest: int = LONGEST) -> Outcome:
     """Train until the error is half as frequent, and at least until the score is taken."""
     rng = np.random.default_rng(seed)
     how: Literal["off", "prioritised"] = "prioritised" if arm.replays else "off"
@@ -281,12 +288,12 @@ def trained(seed: int, trial: Trial, arm: Arm) -> Outcome:
         chance = float(policy.chances(asked)[:, 2].mean())
         if not half and chance <= CHANCE / 2:
             half = step + 1
-        if step + 1 == SCORED_AT:
+        if step + 1 == scored_at:
             score, left_over = held_out(policy, world, seed), chance
-        if step + 1 >= LONGEST or (half and step + 1 >= SCORED_AT):
+        if step + 1 >= longest or (half and step + 1 >= scored_at):
             break
-    mean = [float(np.mean(one)) if one else 0.0 for one in (replayed, weighed, lengths[:SCORED_AT])]
-    return Outcome(half or LONGEST, found, score, left_over, *mean)
+    mean = [float(np.mean(one)) if one else 0.0 for one in (replayed, weighed, lengths[:scored_at])]
+    return Outcome(half or longest, found, score, left_over, *mean)
 
 
 def _collected(world: World, policy: Policy, places: Any, buffer: Buffer) -> Iterator[Any]:
@@ -320,7 +327,7 @@ def main() -> int:
     parser.add_argument("--luck", type=float, default=0.2)
     parser.add_argument("--rate", type=float, default=4.0, help="length of a step")
     parser.add_argument("--preference", type=float, default=2.5)
-    parser.add_argument("--most", type=float, default=4.0, help="--pattern-weight")
+    parser.add_argument("--most", type=float, default=3.0, help="--pattern-weight")
     parser.add_argument("--quick", action="store_true", help="4 seeds")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + (4 if options.quick else options.seeds))

@@ -231,14 +231,14 @@ async def test_weights_of_error_patterns_are_in_the_history_and_rebuilt_also_aft
         await database.pool.fetchval("SELECT array_agg(trajectory_id) FROM hindsight.observed WHERE faults <> '[]'")
     )
     for one, history in found:
-        assert history.rule.most_emphasis == 4.0
+        assert history.rule.most_emphasis == 3.0
         assert differences(history, one.scores) == []
         assert rebuilt(history) == list(history.members)
         shown = {member.group_id for member in history.members if member.graded.trajectory_id in refused}
         assert {member.group_id for member in history.members if member.graded.emphasis > 1} in (shown, set())
     weighed = [one for _, history in found for one in history.members if one.graded.emphasis > 1]
     assert weighed
-    assert all(1 < one.pattern_weight <= 4 for one in weighed if len(weighed) < 16)
+    assert all(1 < one.pattern_weight <= 3 for one in weighed if len(weighed) < 16)
     groups = len({(one.group_id) for one in weighed})
     assert run.summary["pattern_groups"] == groups, "never silent: of all attempts"
     page = render(await gather(database, run.run_id))

@@ -202,7 +202,7 @@ class PatternSettings(Section):
         "in a step, in a prioritised replay and in a curriculum; auto: where one of those two is chosen.",
     )
     pattern_weight: float = setting(
-        4.0,
+        3.0,
         "Most that a group counts in a step that shows an error pattern, where another counts 1; the step is no longer "
         "than without. 1: patterns change no step.",
         ge=1,

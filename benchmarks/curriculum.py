@@ -38,7 +38,7 @@ from data_bridge.window_ids import start_of, window_of, windows_from
 from tests.builders_played import group_of
 from trainer.judge.outcome import OutcomeJudge
 from trainer.run.closed_loop import exploration_of
-from trainer.statistics.curriculum import FLOOR, Arm, Result, chances, draw, equal_chances, invalid_shares, moved
+from trainer.statistics.curriculum import FLOOR, Arm, Result, chances, draw, equal_chances, moved
 from trainer.train.credit import beside_the_game, history_of
 from trainer.train.selection import spread
 from trainer.types import JudgedGroup
@@ -218,7 +218,7 @@ class Found:
 
 def succeeded(played: PlayedHour) -> Result:
     own = own_lives(played)
-    return Result(sum(life.pnl > 0 for life in own), len(own), sum(life.is_valid for life in own))
+    return Result(sum(life.pnl > 0 for life in own), len(own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,20 +280,17 @@ async def learn(
     weights, asked = untrained(seed), unseen_hours(seed)
     base = examine(weights, asked)
     aim, trained, played_tokens, held = 0.0, 0, 0, 0
-    invalid = invalid_shares(arms, {}, {})
     draws, aims, now = Counter[str](), [0.0], base
     for number in range(days):
         windows = learner.windows(number)
         tried: list[Day] = []
-        for likely in _considered(how, arms, aim, invalid):
+        for likely in _considered(how, arms, aim):
             chosen = [arms[-1]] * HOURS if how == "hardest" else draw(arms, likely, draws, windows, f"{seed}")
             tried.append(await learner.day(number, weights, chosen))
         day = max(tried, key=lambda one: _progress(one, asked, base)) if len(tried) > 1 else tried[0]
         draws.update(arm.name for arm in day.chosen)
         played_tokens += TOKENS * sum(one.tried for one in day.results)
         aim = moved(aim, day.results)
-        drawn = {window_id: arm.name for window_id, arm in zip(windows, day.chosen, strict=True)}
-        invalid = invalid_shares(arms, drawn, dict(zip(windows, day.results, strict=True)))
         aims.append(aim)
         for weights, tokens in day.steps:
             trained += tokens
@@ -304,13 +301,13 @@ async def learn(
     return Found(trained, played_tokens, days, False, draws, tuple(aims), base, now)
 
 
-def _considered(how: How, arms: Sequence[Arm], aim: float, invalid: Sequence[float] | None) -> list[list[float]]:
+def _considered(how: How, arms: Sequence[Arm], aim: float) -> list[list[float]]:
     """The chances to draw a day by; those among which the oracle chooses."""
     if how == "oracle":
         return [equal_chances(arms), *(mostly(place, len(arms)) for place in range(len(arms)))]
     if how in FIXED:
         return [list(FIXED[how])]
-    return [chances(arms, aim, invalid) if how == "auto" else equal_chances(arms)]
+    return [chances(arms, aim) if how == "auto" else equal_chances(arms)]
 
 
 def _progress(day: Day, asked: Sequence[tuple[Observation, StageName]], base: Reading) -> float:

@@ -5,8 +5,3 @@ COMMENT ON COLUMN hindsight.rewards.emphasis IS
     'What the group counts by the error patterns that it shows; read, not computed. 1: it shows none, or before 0029.';
 COMMENT ON COLUMN hindsight.rewards.pattern_weight IS
     'The emphasis, divided so that the credits of the step are together as large as without.';
-
--- A curriculum tells an agent that could not answer validly from one that decided badly.
-ALTER TABLE hindsight.simulated_windows ADD COLUMN valid integer;
-COMMENT ON COLUMN hindsight.simulated_windows.valid IS
-    'Of those that tried, the agents none of whose decisions failed; null before 0029.';

@@ -14,14 +14,12 @@ from data_bridge.survey import Coverage, UsableTrajectory, WindowSummary
 from trainer.plan.difficulty import EASY, FLAT, HARD, MIDDLE, UNKNOWN, of_gains, of_scores
 from trainer.statistics.curriculum import (
     FLOOR,
-    MASTERED,
     TARGET,
     Arm,
     Result,
     chances,
     draw,
     in_order,
-    invalid_shares,
     moved,
     with_patterns,
 )
@@ -58,33 +56,6 @@ def test_the_aim_moves_up_where_more_than_the_target_succeed_and_down_where_fewe
     assert moved(0.9, [Result(9, 9)]) == 1.0
     assert moved(0.1, [Result(0, 9)]) == 0.0
     assert moved(0.3, []) == 0.3, "a round that nobody tried says nothing"
-
-
-def test_where_validity_is_known_the_aim_follows_the_valid_tries_alone() -> None:
-    for valid in (10, 100, 1000):
-        assert moved(0.5, [Result(round(MASTERED * valid), 1000, valid)]) == pytest.approx(0.5)
-    assert moved(0.5, [Result(90, 1000, 100)]) > 0.5, "nine of ten that could act"
-    assert moved(0.5, [Result(40, 1000, 100)]) < 0.5
-    assert moved(0.5, [Result(0, 8, 0)]) == 0.5, "nobody could act: that says nothing about decisions"
-    assert moved(0.5, [Result(9, 10, 9), Result(9, 10)]) == moved(0.5, [Result(9, 10), Result(9, 10)])
-
-
-def test_arms_in_which_replies_are_invalid_are_drawn_until_they_are_not() -> None:
-    draws = {"w1": "a", "w2": "b", "w3": "c", "w4": "d"}
-
-    def after(*valid: int) -> list[float]:
-        results = {name: Result(2, 8, own) for name, own in zip(draws, valid, strict=True)}
-        return chances(ARMS, 0.0, invalid_shares(ARMS, draws, results))
-
-    assert chances(ARMS, 0.0, invalid_shares(ARMS, {}, {})) == pytest.approx([0.25] * 4), "first any: nothing is known"
-    assert after(8, 8, 8, 8) == pytest.approx(chances(ARMS, 0.0)), "then by the aim"
-    form = after(8, 8, 0, 8)
-    assert form.index(max(form)) == 2
-    assert after(8, 8, 4, 4)[0] < after(8, 8, 7, 7)[0] < after(8, 8, 8, 8)[0]
-    for likely in (form, after(0, 0, 0, 0), after(8, 1, 2, 3)):
-        assert sum(likely) == pytest.approx(1)
-        assert min(likely) >= FLOOR - 1e-12
-    assert invalid_shares(ARMS, draws, {"w1": Result(1, 2)}) is None, "a log does not say"
 
 
 @pytest.mark.parametrize("aim", [0.0, 0.5, 1.0])

@@ -122,11 +122,11 @@ async def keep_round(
 async def played_results(source: Any, window_ids: Iterable[str]) -> dict[str, Result]:
     """How the agents did in those simulated windows that were played."""
     rows = await source.fetch(
-        "SELECT window_id, succeeded, tried, valid FROM hindsight.simulated_windows"
+        "SELECT window_id, succeeded, tried FROM hindsight.simulated_windows"
         " WHERE window_id = ANY($1) AND tried IS NOT NULL",
         list(window_ids),
     )
-    return {row["window_id"]: Result(row["succeeded"], row["tried"], row["valid"]) for row in rows}
+    return {row["window_id"]: Result(row["succeeded"], row["tried"]) for row in rows}
 
 
 async def scores_known(source: Any, window_ids: Iterable[str], judge: str) -> dict[str, tuple[float, ...]]:

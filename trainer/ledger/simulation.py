@@ -30,7 +30,7 @@ ON CONFLICT (window_id) DO NOTHING
 _REMEMBER_WINDOW = """
 UPDATE hindsight.simulated_windows
 SET prompt_version = $2, window_index = $3, limits = $4::jsonb, tape = $5::jsonb, tried = $6, succeeded = $7,
-    states = $8, valid = $9
+    states = $8
 WHERE window_id = $1
 """
 _SETTINGS = """
@@ -72,8 +72,6 @@ class SimulatedWindowRow(NamedTuple):
     """Of them, those that ended it with a profit."""
     states: tuple[str, ...] = ()
     """The signatures of the states in which its decisions were made."""
-    valid: int | None = None
-    """Of those that tried, the agents none of whose decisions failed; None before that was kept."""
 
 
 class SimulatedAgentRow(NamedTuple):
@@ -113,10 +111,7 @@ async def remember(
 ) -> None:
     """Store the claimed windows as played and the agents' accounts after the last, in one transaction."""
     updates = [
-        (
-            *(row.window_id, row.edition, row.window_index, row.limits, row.tape),
-            *(row.tried, row.succeeded, list(row.states), row.valid),
-        )
+        (row.window_id, row.edition, row.window_index, row.limits, row.tape, row.tried, row.succeeded, list(row.states))
         for row in windows
     ]
     async with database.pool.acquire() as connection, connection.transaction():

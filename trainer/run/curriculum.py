@@ -29,17 +29,7 @@ from trainer.ledger.simulation import known_states
 from trainer.plan.difficulty import ARMS, UNKNOWN, Measured, measure, of_scores
 from trainer.plan.plan import Outlook
 from trainer.run.session import Session
-from trainer.statistics.curriculum import (
-    Arm,
-    Result,
-    chances,
-    draw,
-    equal_chances,
-    in_order,
-    invalid_shares,
-    moved,
-    with_patterns,
-)
+from trainer.statistics.curriculum import Arm, Result, chances, draw, equal_chances, in_order, moved, with_patterns
 from trainer.types import PlannedWindow
 from trainer.world.agents import Exploration
 from trainer.world.arms import arms_of, markets_of
@@ -71,9 +61,7 @@ async def _draw_day(session: Session, run_id: str, arms: Sequence[Arm], window_i
     aim = _next_aim("market", last, results)
     counted = await times_drawn(database, model, "market", arms)
     weighed = await _weighed(session, arms, last)
-    invalid = invalid_shares(arms, {} if last is None else last.draws, results)
-    is_uniform = settings.run.curriculum == "uniform"
-    likely = equal_chances(weighed) if is_uniform else chances(weighed, aim, invalid)
+    likely = equal_chances(weighed) if settings.run.curriculum == "uniform" else chances(weighed, aim)
     chosen = draw(weighed, likely, counted, window_ids, f"{settings.chance.seed}:{model}")
     draws = {window_id: arm.name for window_id, arm in zip(window_ids, chosen, strict=True)}
     made = Round(_after(last), aim, draws, {})

@@ -5,11 +5,6 @@ Where all agents succeed, and where all fail, a group has no spread and teaches 
 difficulty between 0 and 1, which moves as AdaRFT's does: up while the agents succeed more often than ``TARGET``, down
 while they succeed less often. Arms near the aim are drawn most.
 
-Where it is known which replies were valid (the simulated market), two ways to fail are told apart. The form of a valid
-reply is learnt fast, but only where it is asked for: a part of the draws, as large as the largest share of invalid
-tries in an arm, goes to the arms by that share. What a decision should be is learnt best where it is easiest: the aim
-follows the success of the valid tries alone, and leaves an arm once that is ``MASTERED``.
-
 No arm is ever empty: each has at least ``FLOOR`` of the draws, counted and not only expected, so that what is easy is
 not forgotten and what is hard is noticed as soon as it can be learnt. Pure and seeded: the same arms, aim, counts and
 key give the same draws on every host.
@@ -30,8 +25,6 @@ FLOOR = 0.05
 TARGET = 0.4
 """The share of successes at which the aim stays where it is. AdaRFT's is a half; a guess between up and down succeeds
 half of the time already, so an agent that is often invalid never gets there."""
-MASTERED = 0.6
-"""The same for the tries that were valid, where that is known: more than a guess."""
 PACE = 0.25
 """The most that the aim moves from one round to the next."""
 SHARPNESS = 2.0
@@ -59,19 +52,14 @@ class Result:
 
     succeeded: int
     tried: int
-    valid: int | None = None
-    """Of the tries, those none of whose decisions failed; None where that is not known."""
 
 
-def chances(arms: Sequence[Arm], aim: float, invalid: Sequence[float] | None = None) -> list[float]:
-    """The chance of each arm, by its distance to ``aim`` and its share of ``invalid`` tries; never below the floor."""
+def chances(arms: Sequence[Arm], aim: float) -> list[float]:
+    """The chance of each arm, from its distance to ``aim``; never below the floor."""
     if not 0 < len(arms) <= MOST_ARMS:
         raise ValueError(f"a curriculum has 1 to {MOST_ARMS} arms, not {len(arms)}")
     near = [arm.weight * math.exp(-abs(arm.difficulty - aim) / WIDTH) for arm in arms]
     free = [one / sum(near) for one in near] if any(near) else equal_chances(arms)
-    if invalid is not None and any(invalid):
-        part, total = max(invalid), sum(invalid)
-        free = [part * own / total + (1 - part) * one for own, one in zip(invalid, free, strict=True)]
     return [FLOOR + (1 - FLOOR * len(arms)) * one for one in free]
 
 
@@ -80,30 +68,13 @@ def equal_chances(arms: Sequence[Arm]) -> list[float]:
     return [1 / len(arms)] * len(arms)
 
 
-def invalid_shares(arms: Sequence[Arm], draws: Mapping[str, str], results: Mapping[str, Result]) -> list[float] | None:
-    """For each arm the share of its tries in the last round that were not valid; None if that is not known.
-
-    ``draws`` names the arm of each window. An arm in which nobody tried anything, as in the first round, may need it
-    all.
-    """
-    tried, valid = Counter[str](), Counter[str]()
-    for window_id, one in results.items():
-        if one.valid is None:
-            return None
-        tried[draws[window_id]] += one.tried
-        valid[draws[window_id]] += one.valid
-    return [1 - valid[arm.name] / tried[arm.name] if tried[arm.name] else 1.0 for arm in arms]
-
-
 def moved(aim: float, results: Sequence[Result]) -> float:
     """The next aim, after a round with these results; where nobody tried anything it stays."""
-    valid = [one.valid for one in results if one.valid is not None]
-    is_known = len(valid) == len(results)
-    tried, target = (sum(valid), MASTERED) if is_known else (sum(one.tried for one in results), TARGET)
+    tried = sum(one.tried for one in results)
     if tried == 0:
         return aim
     success = sum(one.succeeded for one in results) / tried
-    return min(1.0, max(0.0, aim + PACE * math.tanh(SHARPNESS * (success - target))))
+    return min(1.0, max(0.0, aim + PACE * math.tanh(SHARPNESS * (success - TARGET))))
 
 
 def draw(

@@ -174,7 +174,6 @@ def _window_row(market: Market, limits: TradingLimits, played: PlayedHour, index
         tried=len(own),
         succeeded=sum(life.pnl > 0 for life in own),
         states=tuple(state_of(step.seen) for step in played.agents[0].steps),
-        valid=sum(life.is_valid for life in own),
     )
 
 

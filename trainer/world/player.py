@@ -69,11 +69,6 @@ class AgentHour:
     def pnl(self) -> float:
         return self.after.lifetime_pnl - self.steps[0].book.lifetime_pnl
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether each of its decisions could be read and was not blocked."""
-        return all(step.error is None for step in self.steps)
-
 
 @dataclass(frozen=True, slots=True)
 class PlayedHour:

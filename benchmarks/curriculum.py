@@ -13,7 +13,9 @@ scale of a batch). Stage ``several`` is reached when for three steps, in 100 hou
 are valid and, of the valid ones about a market that the news points for, 0.10 more go its way than untrained. Printed:
 the tokens trained and played until then (a seed that does not get there counts with all its days), the share of uniform
 play's over all seeds and seed by seed, and the least share of the draws that an arm had. ``hardest`` is ``--curriculum
-off``: the last arm alone.
+off``: the last arm alone. What any schedule could reach is bounded by ``--plays uniform oracle``: every day it tries an
+even day and one of mostly each arm, looks at the test, and keeps the best, lucky draws included. Other plays have
+shares that stay.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -36,7 +38,7 @@ from data_bridge.window_ids import start_of, window_of, windows_from
 from tests.builders_played import group_of
 from trainer.judge.outcome import OutcomeJudge
 from trainer.run.closed_loop import exploration_of
-from trainer.statistics.curriculum import Result, chances, draw, equal_chances, moved
+from trainer.statistics.curriculum import FLOOR, Arm, Result, chances, draw, equal_chances, moved
 from trainer.train.credit import beside_the_game, history_of
 from trainer.train.selection import spread
 from trainer.types import JudgedGroup
@@ -55,7 +57,13 @@ AGENTS, GROUPS, HOURS, TOKENS = 8, 12, 24, 8
 """Of an hour, a step, a day, and a reply."""
 VALID, ABOVE_BASE, HELD = 0.95, 0.10, 3
 FIRST = "2026-03-02T00:00"
-How = Literal["uniform", "auto", "hardest"]
+How = Literal["uniform", "auto", "hardest", "oracle", "mostly one", "one and several", "mostly several"]
+FIXED: Mapping[str, Sequence[float]] = {
+    "mostly one": (0.85, 0.05, 0.05, 0.05),
+    "one and several": (0.45, 0.05, 0.45, 0.05),
+    "mostly several": (0.05, 0.05, 0.85, 0.05),
+}
+"""Shares that stay: of the first and the second stage, each without and with luck."""
 
 FORM = 2.0
 """How much faster the form of a reply is learnt than its words, as by the embedded model."""
@@ -213,48 +221,101 @@ def succeeded(played: PlayedHour) -> Result:
     return Result(sum(life.pnl > 0 for life in own), len(own))
 
 
-async def learn(
-    seed: int, how: How, days: int, rate: float, luck: float = 0.2, explore: Exploring = "answers"
-) -> Found:
-    markets = markets_of(Market(seed, luck, "several"))
-    arms = arms_of(list(markets))
-    weights, asked, judge = untrained(seed), unseen_hours(seed), OutcomeJudge()
-    base = examine(weights, asked)
-    aim, trained, played_tokens, held = 0.0, 0, 0, 0
-    draws, aims, now = Counter[str](), [0.0], base
-    for day in range(days):
-        windows = windows_from(window_of(start_of(FIRST) + timedelta(hours=day * HOURS)), HOURS)
-        likely = chances(arms, aim) if how == "auto" else equal_chances(arms)
-        chosen = [arms[-1]] * HOURS if how == "hardest" else draw(arms, likely, draws, windows, f"{seed}")
-        draws.update(arm.name for arm in chosen)
-        policy = SoftmaxPolicy(weights)
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What was played on a day, and the weights and trained tokens of each step that came of it."""
+
+    chosen: Sequence[Arm]
+    results: Sequence[Result]
+    steps: Sequence[tuple[Any, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """One policy that learns day by day."""
+
+    seed: int
+    rate: float
+    explore: Exploring
+    markets: Mapping[str, Market]
+
+    async def day(self, number: int, weights: Any, chosen: Sequence[Arm]) -> Day:
+        """Play the hours of a day with one policy, then train on them step by step."""
+        windows, policy, judge = self.windows(number), SoftmaxPolicy(weights), OutcomeJudge()
         hours: list[PlayedHour] = []
         for window_id, arm in zip(windows, chosen, strict=True):
-            player = Player(markets[arm.name], model_cast(AGENTS, seed, policy), exploration_of(explore))
-            index = day * HOURS + len(hours)
+            player = Player(self.markets[arm.name], model_cast(AGENTS, self.seed, policy), exploration_of(self.explore))
+            index = number * HOURS + len(hours)
             hours += [one async for one in player.play([window_id], first_index=index)]
-        results = [succeeded(one) for one in hours]
-        played_tokens += TOKENS * sum(one.tried for one in results)
-        aim = moved(aim, results)
-        aims.append(aim)
         verdicts = [await judge.judge(group_of(one)) for one in hours]
         kept = [
             (hour, one)
             for hour, one in zip(hours, verdicts, strict=True)
             if isinstance(one, JudgedGroup) and spread(one.scores)
         ]
+        steps = []
         for start in range(0, len(kept), GROUPS):
             part = kept[start : start + GROUPS]
             policy.weights = weights
             policy.known.clear()
             slope, tokens = gradient(policy, [one for one, _ in part], [one for _, one in part])
-            weights = weights + rate * slope / max(1.0, float(np.linalg.norm(slope)))
+            weights = weights + self.rate * slope / max(1.0, float(np.linalg.norm(slope)))
+            steps.append((weights, tokens))
+        return Day(chosen, [succeeded(one) for one in hours], steps)
+
+    def windows(self, number: int) -> Sequence[str]:
+        return windows_from(window_of(start_of(FIRST) + timedelta(hours=number * HOURS)), HOURS)
+
+
+def mostly(place: int, number: int) -> list[float]:
+    """Chances that leave every arm but one its floor."""
+    return [1 - FLOOR * (number - 1) if one == place else FLOOR for one in range(number)]
+
+
+async def learn(
+    seed: int, how: How, days: int, rate: float, luck: float = 0.2, explore: Exploring = "answers"
+) -> Found:
+    markets = markets_of(Market(seed, luck, "several"))
+    arms, learner = arms_of(list(markets)), Learner(seed, rate, explore, markets)
+    weights, asked = untrained(seed), unseen_hours(seed)
+    base = examine(weights, asked)
+    aim, trained, played_tokens, held = 0.0, 0, 0, 0
+    draws, aims, now = Counter[str](), [0.0], base
+    for number in range(days):
+        windows = learner.windows(number)
+        tried: list[Day] = []
+        for likely in _considered(how, arms, aim):
+            chosen = [arms[-1]] * HOURS if how == "hardest" else draw(arms, likely, draws, windows, f"{seed}")
+            tried.append(await learner.day(number, weights, chosen))
+        day = max(tried, key=lambda one: _progress(one, asked, base)) if len(tried) > 1 else tried[0]
+        draws.update(arm.name for arm in day.chosen)
+        played_tokens += TOKENS * sum(one.tried for one in day.results)
+        aim = moved(aim, day.results)
+        aims.append(aim)
+        for weights, tokens in day.steps:
             trained += tokens
             now = examine(weights, asked)
             held = held + 1 if now.valid >= VALID and now.direction >= base.direction + ABOVE_BASE else 0
             if held == HELD:
-                return Found(trained, played_tokens, day + 1, True, draws, tuple(aims), base, now)
+                return Found(trained, played_tokens, number + 1, True, draws, tuple(aims), base, now)
     return Found(trained, played_tokens, days, False, draws, tuple(aims), base, now)
+
+
+def _considered(how: How, arms: Sequence[Arm], aim: float) -> list[list[float]]:
+    """The chances to draw a day by; those among which the oracle chooses."""
+    if how == "oracle":
+        return [equal_chances(arms), *(mostly(place, len(arms)) for place in range(len(arms)))]
+    if how in FIXED:
+        return [list(FIXED[how])]
+    return [chances(arms, aim) if how == "auto" else equal_chances(arms)]
+
+
+def _progress(day: Day, asked: Sequence[tuple[Observation, StageName]], base: Reading) -> float:
+    """How near a day comes to the stage: what no curriculum can know."""
+    if not day.steps:
+        return -1.0
+    now = examine(day.steps[-1][0], asked)
+    return min(now.valid, VALID) / VALID + min((now.direction - base.direction) / ABOVE_BASE, 1.0)
 
 
 def told(values: Sequence[float], digits: int = 1) -> str:
@@ -271,6 +332,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=4.0, help="length of a step")
     parser.add_argument("--luck", type=float, default=0.2)
     parser.add_argument("--explore", choices=("answers", "temperature"), default="answers")
+    parser.add_argument("--plays", nargs="+", choices=get_args(How), default=("uniform", "auto", "hardest"))
     parser.add_argument("--quick", action="store_true", help="a short run")
     parser.add_argument("--model", choices=("softmax", "embedded"), default="softmax")
     parser.add_argument("--keep", type=Path, help="embedded: folder for the homes; unset: a temporary one")
@@ -288,19 +350,19 @@ def main() -> int:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found: dict[How, list[Found]] = {}
     print(
-        f"{'play':8s} {'reached':>7s} {'days':>14s} {'tokens trained':>19s} {'tokens played':>19s}"
+        f"{'play':16s} {'reached':>7s} {'days':>14s} {'tokens trained':>19s} {'tokens played':>19s}"
         f" {'share of trained':>17s} {'seed by seed':>14s} {'least arm':>10s}"
     )
-    plays: tuple[How, ...] = ("uniform", "auto", "hardest")
-    for how in plays:
+    for how in options.plays:
         own = found[how] = [
             asyncio.run(learn(seed, how, options.days, options.rate, options.luck, options.explore)) for seed in seeds
         ]
-        whole = sum(one.trained for one in own) / sum(one.trained for one in found["uniform"])
-        shares = [one.trained / other.trained for one, other in zip(own, found["uniform"], strict=True)]
+        even = found.get("uniform", own)
+        whole = sum(one.trained for one in own) / sum(one.trained for one in even)
+        shares = [one.trained / other.trained for one, other in zip(own, even, strict=True)]
         least = min(min(one.draws.values()) / one.draws.total() for one in own)
         print(
-            f"{how:8s} {sum(one.is_reached for one in own):3d}/{len(own):<3d} {told([one.days for one in own]):>14s}"
+            f"{how:16s} {sum(one.is_reached for one in own):3d}/{len(own):<3d} {told([one.days for one in own]):>14s}"
             f" {told([one.trained for one in own]):>19s} {told([one.played for one in own]):>19s}"
             f" {whole:17.2f} {told(shares, 2):>14s} {least:10.3f}",
             flush=True,

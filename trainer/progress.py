@@ -47,6 +47,8 @@ class Progress:
     train_seconds: float = 0.0
     rescored: int = 0
     """Batches that were prepared again because the policy had moved on."""
+    pattern_groups: int = 0
+    """Groups that counted more in their step because they show an error pattern."""
     latest: dict[str, float] = field(default_factory=dict)
     """The newest step's metrics."""
     stage: str = "starting"
@@ -60,6 +62,7 @@ class Progress:
     _windows_read: set[str] = field(default_factory=set)
     _groups: set[str] = field(default_factory=set)
     _groups_judged: set[str] = field(default_factory=set)
+    _groups_failed: set[str] = field(default_factory=set)
     """What this process has counted: a group that left a place without a step is met again in the next pass."""
 
     def plan(self, windows: Set[str], groups: Set[str]) -> None:
@@ -78,7 +81,15 @@ class Progress:
         is_new = group_id not in self._groups_judged
         self._groups_judged.add(group_id)
         self.groups_judged += is_new
+        self.groups_failed -= group_id in self._groups_failed
+        self._groups_failed.discard(group_id)
         return is_new
+
+    def failed(self, group_id: str) -> None:
+        """The judge failed on this group: counted once, however often it is met, until it is judged."""
+        if group_id not in self._groups_judged:
+            self.groups_failed += group_id not in self._groups_failed
+            self._groups_failed.add(group_id)
 
     @property
     def tokens_per_second(self) -> float:

@@ -1,8 +1,9 @@
 """The reward history: from a verdict to the advantage that was trained, member by member, with every number between.
 
-``Verdict → components → shaped → credit → advantage``. The first fields of a ``MemberReward`` are what was read, the
-others what ``trainer.train.credit`` made of them by the batch's ``CreditRule``. Both are stored before a batch is sent,
-so the advantages of any step can be computed again, bit for bit, after a resume and by a later version too.
+``Verdict → components → shaped → pattern weight → credit → advantage``. The first fields of a ``MemberReward`` are what
+was read, the others what ``trainer.train.credit`` made of them by the batch's ``CreditRule``. Both are stored before a
+batch is sent, so the advantages of any step can be computed again, bit for bit, after a resume and by a later version
+too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class CreditRule:
     """Whether a group counts by how much its scores differ more than the judge differs with itself."""
     discount: float = 0.0
     """With --potential: how much of what follows a decision is credited with, by which its shaping is computed."""
+    most_emphasis: float = 1.0
+    """The largest weight of a group that shows an error pattern, before weights are divided by what they come to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Graded:
     potential: float = 0.0
     ahead: int = 0
     """With --potential: of the state in which the decision was taken; see ``Potential``."""
+    emphasis: float = 1.0
+    """What its group counts by the error patterns that it shows, before the step's weights are normalised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,10 @@ class MemberReward:
     """Of the hour's decisions in this step."""
     shaped: float
     """Both components together, weighted."""
+    pattern_weight: float
+    """Of its group in this step by error patterns: its emphasis, divided so that the step is as long as without."""
     credit: float
-    """The reward that the backend is given: shaped, by what the group's verdicts are worth."""
+    """The reward that the backend is given: shaped, by its pattern weight and what the group's verdicts are worth."""
     advantage: float
     """GRPO's, as ART computes it; a factor that is the same for every token of the batch comes on top."""
 

@@ -272,6 +272,10 @@ class Batch:
     by decision, as ``ID#NUMBER``); empty without --baseline."""
     potentials: Mapping[str, Potential] = field(default_factory=dict)
     """By decision; empty without --potential."""
+    emphasis: Mapping[str, float] = field(default_factory=dict)
+    """By trajectory, what its group counts by the error patterns that it shows, where that is more than 1."""
+    most_emphasis: float = 1.0
+    """``--pattern-weight``; 1 without feedback of patterns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_bridge.errors import BackendError
@@ -71,9 +72,11 @@ class FakeBackend:
             if self.all_without_tokens or m.trajectory_id in self.without_tokens
         ]
         left = len(members) - len(gone)
-        members_rewards = tuple(one for rewards in history_of(batch.groups, RULE, batch.baselines) for one in rewards)
+        rule = replace(RULE, most_emphasis=batch.most_emphasis)
+        history = history_of(batch.groups, rule, batch.baselines, emphasis=batch.emphasis)
+        members_rewards = tuple(one for rewards in history for one in rewards)
         return PreparedBatch(
-            batch, [], tuple(gone), TOKENS_PER_CALL * left, history=RewardHistory(RULE, members_rewards)
+            batch, [], tuple(gone), TOKENS_PER_CALL * left, history=RewardHistory(rule, members_rewards)
         )
 
     async def train(self, prepared: PreparedBatch, *, on_submitted: Submitted) -> StepResult:

@@ -15,14 +15,26 @@ import pytest
 from data_bridge.database import Database
 from data_bridge.errors import BackendError, Interrupted
 from data_bridge.scoring import Scored, ScoreRequest
-from tests.builders import hours_before, insert_window, make_action, make_call, make_step, make_trajectory
+from tests.builders import (
+    hours_before,
+    insert_outcomes,
+    insert_trajectory,
+    insert_window,
+    make_action,
+    make_call,
+    make_step,
+    make_trajectory,
+    recorder_steps,
+)
 from tests.builders_run import World
 from tests.builders_training import judged, make_batch, make_trainee
 from tests.fakes.training_backend import FakeBackend
 from tests.tiny_model import shared_tiny_model
 from trainer.cli import lineage as lineage_command
 from trainer.inference.policy import CpuPolicy
+from trainer.ledger.read.run_facts import gather
 from trainer.ledger.rewards import StoredHistory, history_of_step
+from trainer.report.page import render
 from trainer.rewards import RewardHistory
 from trainer.run.leave_one_out import HELD
 from trainer.train.backends.prepare import prepare
@@ -62,7 +74,9 @@ async def test_every_trained_advantage_is_rebuilt_also_after_a_resume(world: Wor
         assert any(member.advantage != 0 for member in history.members)
 
 
-@pytest.mark.parametrize("column", ["score", "validity", "decision", "weight", "shaped", "credit", "advantage"])
+@pytest.mark.parametrize(
+    "column", ["score", "validity", "decision", "weight", "shaped", "pattern_weight", "credit", "advantage"]
+)
 async def test_a_number_that_was_changed_by_one_bit_is_found(world: World, tmp_path: Path, column: str) -> None:
     await world.train(FakeBackend(tmp_path), max_steps=1)
     row = await world.database.pool.fetchrow(f"SELECT number, {column} AS was FROM hindsight.rewards ORDER BY number")
@@ -133,7 +147,9 @@ async def test_the_advantage_of_the_history_is_the_one_that_art_trains(
     policy = CpuPolicy(shared_tiny_model(tmp_path_factory), rank=2, learning_rate=1e-3, seed=0)
     hours = [an_hour(1, (0.913, 0.1, 0.0, 0.37)), an_hour(2, (0.2, 0.81, 0.0, 0.43)), an_hour(3, (0.71, 0.3, 0.1, 0.6))]
     trainee = make_trainee(min_spread=0.0, scale_rewards=scale)
-    prepared = await prepare(make_batch(*hours), trainee, OfPolicy(policy))
+    weighed = {} if scale else {f"hour-2-{place}": 3.0 for place in range(4)}
+    batch = replace(make_batch(*hours), emphasis=weighed, most_emphasis=4.0)
+    prepared = await prepare(batch, trainee, OfPolicy(policy))
     assert prepared.history is not None
     assert prepared.history.rule.scale is scale
     told = {one.graded.trajectory_id: one for one in prepared.history.members}
@@ -149,6 +165,8 @@ async def test_the_advantage_of_the_history_is_the_one_that_art_trains(
         assert float(one.trajectory.reward).hex() == member.credit.hex()
     assert differences(prepared.history, {}) == []
     assert len({round(one.weight, 6) for one in prepared.history.members}) > 1, "hours with other weights"
+    patterns = [round(one.pattern_weight, 6) for one in prepared.history.members]
+    assert len(set(patterns)) == (1 if scale else 2), "an hour with an error pattern"
 
 
 async def test_another_rule_gives_other_advantages_so_the_rule_is_kept(world: World, tmp_path: Path) -> None:
@@ -181,6 +199,81 @@ async def test_running_baselines_come_from_what_was_trained_and_are_rebuilt_also
         assert differences(history, one.scores) == []
     means, usual = await world.ledger.running_means("hindsight")
     assert min(means.values()) < usual < max(means.values())
+
+
+async def turned_away(database: Database, hours: Sequence[str]) -> None:
+    """Hours of four agents; in every other one of them another agent is refused its order."""
+    for number, window_id in enumerate(hours):
+        failing = f"agent-{number // 2 % 4 + 1}" if number % 2 else ""
+        for place in range(1, 5):
+            steps = recorder_steps(1, pnl=10.0 * place) + recorder_steps(1, pnl=10.0 * place)
+            if failing == f"agent-{place}":
+                steps[1]["action"] |= {"success": False, "error": "order_limit: 40% is more than 20%"}
+            options: dict[str, Any] = {"window_id": window_id, "pnl": 10.0 * place, "steps": steps}
+            await insert_trajectory(database.pool, f"agent-{place}", **options)
+        await insert_outcomes(database.pool, window_id)
+
+
+async def test_weights_of_error_patterns_are_in_the_history_and_rebuilt_also_after_a_resume(
+    database: Database, tmp_path: Path
+) -> None:
+    await turned_away(database, hours_before(number=16))
+    world = World(database, tmp_path)
+    settings: dict[str, Any] = {"pattern_feedback": "on", "held_out_share": 0, "groups_per_step": 4}
+    with pytest.raises(Interrupted):
+        await world.train(FakeBackend(tmp_path), stop_after=2, **settings)
+    with pytest.raises(BackendError, match="connection was lost"):
+        await world.train(FakeBackend(tmp_path, lose_step=3), **settings)
+    run = await world.train(FakeBackend(tmp_path), **settings)
+    found = await stored(world, 4)
+    assert len(found) == 4
+    refused = set(
+        await database.pool.fetchval("SELECT array_agg(trajectory_id) FROM hindsight.observed WHERE faults <> '[]'")
+    )
+    for one, history in found:
+        assert history.rule.most_emphasis == 3.0
+        assert differences(history, one.scores) == []
+        assert rebuilt(history) == list(history.members)
+        shown = {member.group_id for member in history.members if member.graded.trajectory_id in refused}
+        marked = {member.group_id for member in history.members if member.graded.emphasis > 1}
+        assert marked in (shown, set()), "no group without a fault"
+        for member in history.members:
+            counts_more = member.group_id in marked
+            is_mixed = 0 < len(marked) < 4
+            assert 1 < member.pattern_weight <= 3 if counts_more and is_mixed else member.pattern_weight <= 1
+    groups = sum(len({one.group_id for one in history.members if one.graded.emphasis > 1}) for _, history in found)
+    assert groups > 0
+    assert run.summary["pattern_groups"] == groups, "never silent: of all attempts"
+    page = render(await gather(database, run.run_id))
+    assert f"{groups} groups that show a pattern counted more" in page
+
+    batch_id = await database.pool.fetchval("SELECT batch_id FROM hindsight.rewards WHERE pattern_weight > 1 LIMIT 1")
+    await database.pool.execute(
+        "UPDATE hindsight.rewards SET emphasis = emphasis - 0.5 WHERE emphasis > 1 AND batch_id = $1", batch_id
+    )
+    changed = [differences(history, one.scores) for one, history in await stored(world, 4) if one.batch_id == batch_id]
+    assert any("pattern_weight is stored as" in sentence for sentence in changed[0]), "another mark, another weight"
+
+
+@pytest.mark.parametrize(
+    ("values", "is_fed_back"),
+    [
+        ({}, False),
+        ({"replay": "prioritised"}, True),
+        ({"replay": "prioritised", "pattern_feedback": "off"}, False),
+        ({"replay": "prioritised", "pattern_weight": 1}, False),
+        ({"replay": "prioritised", "scale_rewards": True}, False),
+    ],
+)
+async def test_one_flag_turns_the_feedback_of_patterns_off(
+    database: Database, tmp_path: Path, values: dict[str, Any], is_fed_back: bool
+) -> None:
+    await turned_away(database, hours_before(number=8))
+    world = World(database, tmp_path)
+    run = await world.train(FakeBackend(tmp_path), held_out_share=0, groups_per_step=4, **values)
+    found = await stored(world, 2)
+    assert any(one.pattern_weight != 1 for _, history in found for one in history.members) is is_fed_back
+    assert (run.summary["pattern_groups"] > 0) is is_fed_back
 
 
 async def test_leave_one_out_is_in_the_history_and_rebuilt(database: Database, tmp_path: Path) -> None:

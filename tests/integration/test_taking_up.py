@@ -14,6 +14,7 @@ from data_bridge.quality import Reason
 from tests.builders import NOW, hours_before, insert_window
 from tests.builders_run import World, break_judge
 from tests.fakes.training_backend import TOKENS_PER_CALL, FakeBackend
+from trainer.run.train import plan_log
 from trainer.run.training_run import TrainingRun
 
 WINDOWS = hours_before(number=6)
@@ -75,6 +76,25 @@ async def test_a_failure_of_the_judge_within_bounds_is_within_bounds_also_when_o
     break_judge(monkeypatch, {WINDOWS[0]})
     run = await finish(world, FakeBackend(tmp_path))
     assert (run.summary["groups_judged"], run.summary["groups_failed"]) == (5, 1)
+
+
+async def test_a_group_on_which_the_judge_fails_in_every_pass_of_a_run_is_one_failure(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = {WINDOWS[0]}
+    break_judge(monkeypatch, failing)
+    counts: list[tuple[int, int]] = []
+
+    async def next_days(run: TrainingRun) -> None:
+        """As the closed loop does: the run goes on with what is left of it."""
+        for _ in range(2):
+            plan = await plan_log(world.settings(), world.database, world.ledger)
+            await run.train(plan.reader, plan.outlook.windows, plan.outlook.refs)
+            counts.append((run.progress.groups_judged, run.progress.groups_failed))
+            failing.clear()
+
+    await world.train(FakeBackend(tmp_path), then=next_days)
+    assert counts == [(5, 1), (6, 0)], "met again it is still one, and judged at last it is none"
 
 
 async def test_a_run_without_any_verdict_names_the_reasons(

@@ -18,6 +18,7 @@ from tests.tiny_model import shared_tiny_model, tiny_model_directory
 from tests.trainer_command import ON_LOG, Command
 from trainer.cli import lineage as lineage_command
 from trainer.ledger.lineage import walk_back
+from trainer.train.backends.transfer import check_init_from
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,35 @@ async def test_an_adapter_of_another_base_model_is_refused(tmp_path: Path, tiny:
     other = tiny_model_directory(tmp_path / "other", seed=1)
     with pytest.raises(ConfigurationError, match="was trained on"):
         await opened(tmp_path, other, model="target", init_from="source@step2")
+
+
+@pytest.mark.parametrize("flags", [(), ("--dry-run",), ("--dry-run", "--simulate", "on")])
+@pytest.mark.parametrize(("name", "why"), [("nonsense", "write MODEL@stepN"), ("other@step3", "no intact checkpoint")])
+async def test_a_beginning_that_cannot_be_is_refused_before_anything_is_read(
+    tmp_path: Path, tiny: Path, name: str, why: str, flags: tuple[str, ...]
+) -> None:
+    nobody_listens = "postgresql://hindsight@127.0.0.1:1/game"  # opening it would be exit code 4, or another sentence
+    command = Command(nobody_listens, tmp_path / "home", tiny)
+    code, output = await command.run("--init-from", name, *flags)
+    assert code == 2, output
+    assert f"--init-from: {'there is ' if name != 'nonsense' else ''}{why}" in output
+    assert output.count("\n") == 1, "one sentence"
+    assert not (tmp_path / "home" / "checkpoints").exists()
+
+
+async def test_a_model_that_began_with_it_may_name_it_again_and_no_other(tmp_path: Path, tiny: Path) -> None:
+    await source(tmp_path, tiny)
+    backend = await opened(tmp_path, tiny, model="target", init_from="source@step2")
+    await backend.close()
+    before = sorted(tmp_path.rglob("*"))
+    check_init_from(None, tmp_path, "source", str(tiny))
+    check_init_from("source@step2", tmp_path, "target", str(tiny))
+    check_init_from("source@step1", tmp_path, "new", str(tiny))
+    with pytest.raises(ConfigurationError, match="did not begin with it"):
+        check_init_from("source@step1", tmp_path, "target", str(tiny))
+    with pytest.raises(ConfigurationError, match="was trained on"):
+        check_init_from("source@step1", tmp_path, "new", "another-base")
+    assert sorted(tmp_path.rglob("*")) == before, "a look changes nothing"
 
 
 async def test_the_lineage_of_a_model_that_began_with_anothers_adapter_goes_on_in_that_one(

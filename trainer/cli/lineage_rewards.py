@@ -47,9 +47,11 @@ def _show(point: Checkpoint, found: StoredHistory, members: Sequence[MemberRewar
         say(
             f"  rule: validity {rule.validity:g}, an hour's weight at most {rule.most_weight:g}, advantages "
             f"{'divided by' if rule.scale else 'not divided by'} the group's deviation"
+            + (f", groups with error patterns at most {rule.most_emphasis:g}" if rule.most_emphasis > 1 else "")
             + (f", decisions shaped by a potential at discount {rule.discount:g}" if _is_shaped(members) else "")
         )
-    numbers = ("validity", "decision", "weight", "credit", "advantage")
+    weighed = ("pattern_weight",) if any(one.graded.emphasis > 1 for one in members) else ()
+    numbers = ("validity", "decision", "weight", *weighed, "credit", "advantage")
     show_table(
         [
             Column("group", [one.group_id for one in members], rank=2),
@@ -61,7 +63,10 @@ def _show(point: Checkpoint, found: StoredHistory, members: Sequence[MemberRewar
                 if _is_shaped(members)
                 else []
             ),
-            *(Column(name, [f"{getattr(one, name):+.4f}" for one in members], is_number=True) for name in numbers),
+            *(
+                Column(name.replace("_", " "), [f"{getattr(one, name):+.4f}" for one in members], is_number=True)
+                for name in numbers
+            ),
             Column("", ["" if one.graded.trajectory_id in found.trained else "mean only" for one in members]),
         ],
         sys.stdout,

@@ -47,10 +47,13 @@ async def work(settings: TrainSettings) -> int:
     from trainer.promote.publish import check_canary
     from trainer.run.leave_one_out import refuse_unknown_counterfactual
     from trainer.run.live_view import open_view
-    from trainer.train.backends.choose import choose_backend
+    from trainer.train.backends.choose import choose_backend, refuse_ignored
+    from trainer.train.backends.transfer import check_init_from
 
     _check_settings(settings)
     choice = choose_backend(settings.backend, settings.model, settings.secrets.wandb_api_key)
+    refuse_ignored(choice.name, settings.training)
+    check_init_from(settings.training.init_from, settings.common.home, settings.model.model, choice.base_model)
     check_canary(choice.name, settings.promotion.canary)
     view = open_view(quiet=settings.output.json_output)
     try:

@@ -97,6 +97,15 @@ class TrainSettings(DatabaseCommand):
             raise ValueError("--potential shapes the returns of decisions: it needs --step-credit")
         return self
 
+    @model_validator(mode="after")
+    def _weighs_patterns(self) -> Self:
+        if self.training.pattern_feedback == "on" and self.training.scale_rewards:
+            raise ValueError(
+                "--pattern-feedback on weighs groups, and --scale-rewards makes every group as large as any other: "
+                "choose one"
+            )
+        return self
+
 
 class ComparedSettings(Section):
     """What is compared."""

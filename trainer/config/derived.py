@@ -1,4 +1,4 @@
-"""Values derived from settings: the rules for reading, the current time, the evaluation's judge, its keys."""
+"""Values derived from settings: the rules for reading, the time, the evaluation's judge and keys, pattern feedback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Rules
 from trainer.config.sections import EvaluationSecrets, JudgeSecrets, JudgeSettings, WindowSettings, moment_of
-from trainer.config.training import EvaluationSettings
+from trainer.config.training import EvaluationSettings, RunSettings, TrainingSettings
 
 
 def judge_key(secrets: JudgeSecrets, base_url: str | None) -> str:
@@ -60,3 +60,17 @@ def keys_of(evaluation: EvaluationSettings, secrets: EvaluationSecrets) -> Judge
     )
     key = secrets.eval_judge_api_key if second and secrets.eval_judge_api_key is not None else secrets.judge_api_key
     return JudgeSecrets(judge_api_key=key, openai_api_key=secrets.openai_api_key)
+
+
+def feeds_patterns_back(training: TrainingSettings, run: RunSettings) -> bool:
+    """Whether error patterns give weight, by ``--pattern-feedback``."""
+    chosen = training.pattern_feedback
+    return chosen == "on" or (chosen == "auto" and (training.replay == "prioritised" or run.curriculum == "auto"))
+
+
+def pattern_weight(training: TrainingSettings, run: RunSettings) -> float:
+    """Most that a group counts in a step by error patterns; 1 where they change no step.
+
+    ``--scale-rewards`` divides every group by its own deviation, and a group's weight with it.
+    """
+    return training.pattern_weight if feeds_patterns_back(training, run) and not training.scale_rewards else 1.0

@@ -193,7 +193,26 @@ class ReplaySettings(ReplayModeSettings):
     replay_uses: int = setting(3, "Maximum number of times that a group is trained, the first included.", ge=2, le=3)
 
 
-class TrainingSettings(CpuTrainingSettings, StepLimitSettings, ReplayShareSettings, ReplaySettings, BaselineSettings):
+class PatternSettings(Section):
+    """Training."""
+
+    pattern_feedback: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "Whether significant error patterns of what was trained give the groups and arms that show them more weight: "
+        "in a step, in a prioritised replay and in a curriculum; auto: where one of those two is chosen.",
+    )
+    pattern_weight: float = setting(
+        3.0,
+        "Most that a group counts in a step that shows an error pattern, where another counts 1; the step is no longer "
+        "than without. 1: patterns change no step.",
+        ge=1,
+        le=10,
+    )
+
+
+class TrainingSettings(
+    CpuTrainingSettings, StepLimitSettings, ReplayShareSettings, ReplaySettings, BaselineSettings, PatternSettings
+):
     """Training."""
 
     groups_per_step: int = setting(12, "Groups in one gradient step.", ge=1, common=True)

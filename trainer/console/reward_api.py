@@ -181,7 +181,7 @@ def _entry(row: RewardRow) -> RewardEntry:
         row.score,
         [
             Component(name, value)
-            for name in ("validity", "decision", "weight", "advantage")
+            for name in ("validity", "decision", "weight", "pattern_weight", "advantage")
             if (value := getattr(row, name)) is not None
         ],
         row.at,

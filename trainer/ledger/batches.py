@@ -21,10 +21,12 @@ from trainer.ledger.carried import carried_rows, drop, keep, pending
 from trainer.ledger.checkpoints import keep_beginning
 from trainer.ledger.events import EventKind, tell
 from trainer.ledger.model_lock import ModelLock, check_held
+from trainer.ledger.observations import observed_since
 from trainer.ledger.replays import forget_groups, remember_groups
 from trainer.ledger.rewards import running_means, store_history
 from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.states import LASTING_REASONS, BatchState, WindowState, move, move_windows
+from trainer.patterns.faults import Observed
 from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
 
 
@@ -195,6 +197,10 @@ class BatchLedger:
     async def running_means(self, model: str) -> tuple[dict[str, float], float]:
         """The mean score of each agent or role with a baseline, and of all, over what was trained last."""
         return await running_means(self._pool, model)
+
+    async def observed_since(self, model: str, step: int) -> list[Observed]:
+        """What went wrong in what was trained from ``step`` on: the material of the patterns that weigh a step."""
+        return await observed_since(self._pool, model, step)
 
     async def unfinished_batch(self, model: str) -> BatchRecord | None:
         """The batch that a dead process left prepared or submitted, if any."""

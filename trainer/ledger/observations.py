@@ -53,13 +53,17 @@ Marks = tuple[frozenset[tuple[str, str]], ...]
 """For each significant pattern the batch and group of those that show it."""
 
 
+async def observed_since(source: Any, model: str, since: int) -> list[Observed]:
+    """What was trained for the first time from step ``since`` on, and what went wrong in it."""
+    return [_observed(row) for row in await source.fetch(_OF_STEPS, model, BatchState.TRAINED.value, since)]
+
+
 async def groups_with_patterns(database: Database, model: str, since: int) -> Marks:
     """For each significant pattern of what was trained from step ``since`` on: batch and group of those that show it.
 
     From what was trained alone: a run that was killed has read more than that, or less.
     """
-    rows = await database.pool.fetch(_OF_STEPS, model, BatchState.TRAINED.value, since)
-    found = patterns_of(map(_observed, rows))
+    found = patterns_of(await observed_since(database.pool, model, since))
     marked = {name for one in found if one.significant for name in one.trajectories}
     groups = await database.pool.fetch(
         "SELECT trajectory_id, batch_id, group_id FROM hindsight.batch_trajectories"

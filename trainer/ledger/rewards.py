@@ -23,8 +23,9 @@ _READ = (
     "step",
     "potential",
     "ahead",
+    "emphasis",
 )
-_MADE = ("validity", "decision", "weight", "shaped", "credit", "advantage")
+_MADE = ("validity", "decision", "weight", "shaped", "pattern_weight", "credit", "advantage")
 _COLUMNS = ("place", "group_id", *_READ, *_MADE)
 
 

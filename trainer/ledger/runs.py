@@ -209,7 +209,8 @@ class Ledger(BatchLedger):
         fates = [{settled[name] for name in group.trajectory_ids} for own in closed for group in own]
         (trained,) = await self._pool.fetch(
             "SELECT count(*) AS steps, coalesce(sum((metrics ->> 'seconds')::float8), 0) AS seconds,"
-            " coalesce(sum(coalesce((metrics ->> 'trainable_tokens')::float8, trainable_tokens)), 0) AS tokens"
+            " coalesce(sum(coalesce((metrics ->> 'trainable_tokens')::float8, trainable_tokens)), 0) AS tokens,"
+            " coalesce(sum((metrics ->> 'pattern_groups')::float8), 0) AS pattern_groups"
             " FROM hindsight.batches WHERE run_id = $1 AND state = $2",
             *(run_id, BatchState.TRAINED.value),
         )
@@ -235,6 +236,7 @@ class Ledger(BatchLedger):
             steps=trained["steps"],
             trainable_tokens=int(trained["tokens"]),
             train_seconds=trained["seconds"],
+            pattern_groups=int(trained["pattern_groups"]),
         )
 
     async def _planned_windows(self, run_id: str) -> list[PlannedWindow]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from data_bridge.discovery import WindowRef
+from trainer.config.derived import feeds_patterns_back
 from trainer.judge.open import identity_of
 from trainer.ledger.curriculum import (
     Kind,
@@ -134,7 +135,7 @@ def _next_aim(kind: Kind, last: Round | None, results: Mapping[str, Result]) -> 
 
 async def _weighed(session: Session, arms: Sequence[Arm], last: Round | None) -> list[Arm]:
     """The arms, heavier where the windows of the last round show patterns of errors."""
-    if last is None:
+    if last is None or not feeds_patterns_back(session.settings.training, session.settings.run):
         return list(arms)
     shares = await patterned_share(session.database, session.settings.model.model, last.draws)
     return with_patterns(arms, last.draws, shares)

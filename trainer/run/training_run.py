@@ -23,6 +23,7 @@ from data_bridge.errors import BackendError, ConfigurationError, HindsightError,
 from data_bridge.quality import Reason
 from data_bridge.reader import WindowReader
 from data_bridge.redaction import redact
+from trainer.config.derived import feeds_patterns_back, pattern_weight
 from trainer.config.settings import public_values
 from trainer.judge.open import open_judge
 from trainer.ledger.curriculum import arms_of_run
@@ -69,6 +70,8 @@ class RunSummary(TypedDict, total=False):
     groups_without_signal: int
     trainable_tokens: int
     rescored: int
+    pattern_groups: int
+    """Groups that counted more in their step because they show an error pattern."""
     cost_usd: float
     seconds: float
     left_out: dict[str, int]
@@ -128,6 +131,8 @@ class TrainingRun:
             settings.training.baseline,
             (session.base_model, *settings.training.base_names),
             self._counterfactual(reader),
+            pattern_weight(settings.training, settings.run),
+            settings.training.replay_lag,
         )
         if not windows or trainer.has_enough_steps:
             return
@@ -178,7 +183,10 @@ class TrainingRun:
         if settings.training.replay == "off":
             return None
         chance, model = settings.chance.seed, settings.model.model
-        return ReplayedGroups(settings.training, chance, model, session.database, session.ledger, reader)
+        return ReplayedGroups(
+            *(settings.training, chance, model, session.database, session.ledger, reader),
+            feeds_patterns_back=feeds_patterns_back(settings.training, settings.run),
+        )
 
     def _counterfactual(
         self, reader: WindowReader
@@ -285,6 +293,7 @@ async def _finish(run: TrainingRun, state: RunState, started: float, error: str 
         "groups_without_signal": progress.groups_without_signal,
         "trainable_tokens": progress.trainable_tokens,
         "rescored": progress.rescored,
+        "pattern_groups": progress.pattern_groups,
         "cost_usd": progress.cost_usd,
         "seconds": time.monotonic() - started,
     }

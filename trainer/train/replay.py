@@ -119,6 +119,8 @@ class ReplayedGroups:
     database: Database
     ledger: Ledger
     reader: WindowReader
+    feeds_patterns_back: bool = True
+    """Whether groups that show an error pattern are likelier, with ``prioritised``."""
 
     async def fill(self, number: int) -> tuple[JudgedGroup, ...]:
         """Up to ``number`` groups to train again after the model's newest step; fewer if the buffer has no more."""
@@ -127,8 +129,8 @@ class ReplayedGroups:
             return ()
         since = newest.step - self.settings.replay_lag
         left = await replayable(self.database, self.model, since=since, uses=self.settings.replay_uses)
-        is_prioritised = self.settings.replay == "prioritised"
-        marked = await groups_with_patterns(self.database, self.model, since) if is_prioritised else ()
+        by_patterns = self.feeds_patterns_back and self.settings.replay == "prioritised"
+        marked = await groups_with_patterns(self.database, self.model, since) if by_patterns else ()
         found: list[JudgedGroup] = []
         attempt = 0
         while left and len(found) < number:

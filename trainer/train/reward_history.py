@@ -28,7 +28,7 @@ def differences(history: RewardHistory, scores: Mapping[str, float]) -> list[str
     found += _differing("verdict", {name: told[name] for name in scores if name in told}, scores)
     for one, again in zip(history.members, rebuilt(history), strict=True):
         was, becomes = asdict(one), asdict(again)
-        for name in ("validity", "decision", "weight", "shaped", "credit", "advantage"):
+        for name in ("validity", "decision", "weight", "shaped", "pattern_weight", "credit", "advantage"):
             found += _differing(name, {one.graded.trajectory_id: was[name]}, {one.graded.trajectory_id: becomes[name]})
     return found
 

@@ -31,7 +31,7 @@ class VerdictStage:
     """Why trajectories of planned groups are not trained, where that depends on the judge."""
 
     def __post_init__(self) -> None:
-        self._tally = FailureTally(failed=self.progress.groups_failed)
+        self._last_fault = ""
         self._keep = parse_rule(self.settings.select)
         self._with_signal: set[str] = set()
 
@@ -46,8 +46,7 @@ class VerdictStage:
             return None
         if isinstance(verdict, JudgeFailure):
             await self._exclude(verdict, verdict.reason, verdict.detail)
-            self._tally = self._tally.plus(verdict)
-            self.progress.groups_failed = self._tally.failed
+            self._count_failure(verdict)
             self.check_failures()
             return None
         await self.ledger.observe(self.run_id, weaknesses(verdict))
@@ -69,8 +68,16 @@ class VerdictStage:
 
     def check_failures(self) -> None:
         """JudgeError if more groups failed than ``--max-judge-failures`` allows."""
-        heard = self.progress.groups_judged + self._tally.failed
-        self.failures.check(replace(self._tally, heard=heard), expected=self.progress.groups)
+        failed = self.progress.groups_failed
+        heard = self.progress.groups_judged + failed
+        self.failures.check(FailureTally(heard, failed, self._last_fault), expected=self.progress.groups)
+
+    def _count_failure(self, verdict: JudgeFailure) -> None:
+        """Count the group, unless what failed was not the judge."""
+        tally = FailureTally().plus(verdict)
+        if tally.failed:
+            self._last_fault = tally.last_fault
+            self.progress.failed(verdict.group.group_id)
 
     async def _exclude(self, verdict: JudgedGroup | JudgeFailure, reason: Reason, detail: str) -> None:
         excluded = [exclusion_of(one, reason, detail) for one in verdict.group.trajectories]

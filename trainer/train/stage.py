@@ -28,8 +28,9 @@ from trainer.ledger.batch_records import BatchRecord
 from trainer.ledger.model_lock import ModelLock
 from trainer.ledger.runs import Ledger
 from trainer.progress import Progress, View, counted
-from trainer.rewards import Baseline
+from trainer.rewards import Baseline, RewardHistory
 from trainer.train.collapse import AnswerTally
+from trainer.train.pattern_weights import pattern_weights
 from trainer.train.recovery import recover
 from trainer.train.replay import ReplayedGroups, StepGroups
 from trainer.train.selection import advantages, spread
@@ -62,6 +63,10 @@ class TrainStage:
     """Names of the base model: under them, agents run step 0 of the trained one."""
     counterfactual: Callable[[Sequence[JudgedGroup]], Awaitable[dict[str, Baseline]]] | None = None
     """With --baseline leave-one-out: what HOLD would have scored in the place of each member."""
+    pattern_weight: float = 1.0
+    """Most that a group counts that shows an error pattern; 1: patterns change no step."""
+    pattern_lag: int = 0
+    """Steps back from which error patterns are counted."""
     left_out: Counter[Reason] = field(default_factory=Counter)
     """Why trajectories of judged groups had no trainable tokens."""
 
@@ -116,6 +121,10 @@ class TrainStage:
         share = min(1.0, len(groups) / self.whole_step) if self.whole_step else 1.0
         named = (batch_id, self.model, self.progress.step, tuple(groups), untrained)
         batch = Batch(*named, self._served, share, await self._baselines(groups))
+        if self.pattern_weight > 1:
+            trained = await self.ledger.observed_since(self.model, self.progress.step - self.pattern_lag)
+            weights = pattern_weights(groups, trained, self.pattern_weight)
+            batch = replace(batch, emphasis=weights.of_members(groups), most_emphasis=self.pattern_weight)
         return await self.backend.prepare(batch)
 
     async def _baselines(self, groups: Sequence[JudgedGroup]) -> dict[str, Baseline]:
@@ -209,6 +218,7 @@ class TrainStage:
             **metrics_of_batch(fresh, self._lineage(), record.policy_step, scale=self.scale_rewards),
             **self._answers.add(fresh),
             **replays,
+            **({} if self.pattern_weight == 1 else metrics_of_patterns(record.history)),
             "left_out": len(record.exclusions),
             "staleness": self.progress.step - record.policy_step,
             "rescored": self.progress.rescored,
@@ -240,6 +250,7 @@ class TrainStage:
         progress.step = int(metrics["step"])
         progress.trainable_tokens += int(metrics["trainable_tokens"])
         progress.train_seconds += float(metrics["seconds"])
+        progress.pattern_groups += int(plain.get("pattern_groups", 0))
         progress.latest = plain
         progress.newest = checkpoint
         progress.doing("judging", progress.unit)
@@ -253,7 +264,22 @@ def _sentence(metrics: dict[str, float]) -> str:
     names = {"reward": "reward", "loss": "loss", "kl": "KL", "entropy": "entropy"}
     parts += [f"{label} {metrics[name]:.3f}" for name, label in names.items() if name in metrics]
     parts.append(f"{counted(round(metrics['trainable_tokens']), 'token')} in {metrics['seconds']:.1f} s")
+    if metrics.get("pattern_groups"):
+        weighted, weight = counted(round(metrics["pattern_groups"]), "group"), metrics["pattern_weight"]
+        parts.append(f"{weighted} with error patterns counted up to {weight:.1f} times")
     return "  ".join(parts)
+
+
+def metrics_of_patterns(history: RewardHistory | None) -> dict[str, float]:
+    """How many groups counted more by error patterns, and the largest and the smallest weight of a group."""
+    members = () if history is None else history.members
+    weights = {one.place: one.pattern_weight for one in members}
+    marked = {one.place for one in members if one.graded.emphasis > 1}
+    return {
+        "pattern_groups": len(marked),
+        "pattern_weight": max(weights.values(), default=1.0),
+        "pattern_weight_least": min(weights.values(), default=1.0),
+    }
 
 
 def split_trainable(prepared: PreparedBatch) -> tuple[list[JudgedGroup], list[JudgedGroup]]:

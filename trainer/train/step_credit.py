@@ -83,8 +83,11 @@ def by_decision(batch: Batch, discount: float, potential: PotentialName = "off")
     untrained = tuple(replace(one, trajectory_id=name) for one in batch.untrained for name in each(one.trajectory_id))
     baselines = {name: one for whose, one in batch.baselines.items() for name in each(whose)}
     baselines |= {name: one for name, one in batch.baselines.items() if name in decisions}
+    emphasis = {name: one for whose, one in batch.emphasis.items() for name in each(whose)}
     states = {} if potential == "off" else _potentials(batch, decisions)
-    parted = replace(batch, groups=tuple(groups), untrained=untrained, baselines=baselines, potentials=states)
+    parted = replace(
+        batch, groups=tuple(groups), untrained=untrained, baselines=baselines, potentials=states, emphasis=emphasis
+    )
     return ByDecision(parted, decisions)
 
 

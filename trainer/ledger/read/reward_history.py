@@ -31,16 +31,19 @@ class RewardRow:
     decision: float | None
     """The part for the decision itself."""
     weight: float | None
+    pattern_weight: float | None
+    """More than 1 where its group shows an error pattern, less where another of its step does."""
     advantage: float | None
 
 
 _HISTORY = """
 SELECT t.trajectory_id, t.agent_id, t.role, t.window_id, t.model, b.run_id, b.step, b.batch_id, t.score,
-       b.finished_at AS at, r.validity, r.decision, r.weight, r.advantage
+       b.finished_at AS at, r.validity, r.decision, r.weight, r.pattern_weight,
+       r.advantage
   FROM hindsight.batch_trajectories t JOIN hindsight.batches b USING (batch_id)
   LEFT JOIN LATERAL (
     SELECT avg(r.validity) AS validity, avg(r.decision) AS decision, avg(r.weight) AS weight,
-           avg(r.advantage) AS advantage
+           avg(r.pattern_weight) AS pattern_weight, avg(r.advantage) AS advantage
       FROM hindsight.rewards r WHERE r.batch_id = t.batch_id AND r.trajectory_id = t.trajectory_id) AS r ON true
  WHERE b.state = 'trained' AND NOT t.released AND b.finished_at IS NOT NULL
    AND ($1::text IS NULL OR t.agent_id = $1) AND ($2::text IS NULL OR t.role = $2)

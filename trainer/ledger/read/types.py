@@ -129,6 +129,20 @@ class WindowFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PatternWeightFacts:
+    """What error patterns changed in a run's steps."""
+
+    steps: int
+    weighed: int
+    """Steps in which a group counted more."""
+    groups: int
+    """Groups that did, over all steps."""
+    most: float
+    least: float
+    """The smallest weight of a group that was in a step with one that counted more."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """Everything that the page shows."""
 
@@ -172,12 +186,27 @@ class RunFacts:
     consulted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """For each window, who was evaluated on it, in any run: the checkpoint, and the ruling if there was one."""
     patterns: tuple[ErrorPattern, ...] = ()
+    """What went wrong again and again in what the run read."""
     arms: tuple[ArmFacts, ...] = ()
     """What its curriculum drew, from easy to hard."""
-    """What went wrong again and again in what the run read."""
     further_orders: FurtherOrders = field(default_factory=FurtherOrders)
     luck: LuckFacts | None = None
     """None if the judge was asked in one pass."""
+
+    @property
+    def pattern_weights(self) -> PatternWeightFacts | None:
+        """What error patterns changed in the run's steps; None without feedback of patterns."""
+        steps = [one.metrics for one in self.steps if "pattern_groups" in one.metrics]
+        if not steps:
+            return None
+        weighed = [one for one in steps if one["pattern_groups"]]
+        return PatternWeightFacts(
+            len(steps),
+            len(weighed),
+            round(sum(one["pattern_groups"] for one in weighed)),
+            max((one["pattern_weight"] for one in weighed), default=1.0),
+            min((one["pattern_weight_least"] for one in weighed), default=1.0),
+        )
 
     @property
     def checkpoint(self) -> str:

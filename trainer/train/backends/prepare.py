@@ -72,8 +72,8 @@ async def _prepared(
     known = {one.trajectory_id: exclusion_of(one, Reason.INVALID) for one in invalid}
     known |= {exclusion.trajectory_id: exclusion for exclusion in batch.untrained}
     discount = settings.step_discount if batch.potentials else 0.0
-    rule = replace(RULE, scale=settings.scale_rewards, discount=discount)
-    history = history_of(batch.groups, rule, batch.baselines, batch.potentials)
+    rule = replace(RULE, scale=settings.scale_rewards, discount=discount, most_emphasis=batch.most_emphasis)
+    history = history_of(batch.groups, rule, batch.baselines, batch.potentials, batch.emphasis)
     worth = pooled_trust(batch.groups)
     parts = [
         await _prepared_group(judged, [one.credit for one in rewards], rules, scorer, trainee.min_spread, known, worth)

@@ -162,7 +162,7 @@ async def measure_seed(seed: int, options: argparse.Namespace, score: Score, kep
         try:
             async with open_database(server.url(), folder, migrate=True) as database:
                 first = await learn(database, folder, seed, options.hours)
-                lessons = await open_lessons_of(database, EmbeddedModel())
+                lessons = await open_lessons_of(database, EmbeddedModel(patience=3600.0))
                 try:
                     asked = decisions(Market(seed), first, options.windows)
                     for number, one in enumerate(asked, start=1):

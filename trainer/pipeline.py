@@ -29,9 +29,10 @@ from data_bridge.quality import check
 from data_bridge.reader import WindowReader
 from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
+from trainer.config.lessons import LessonsCommand
 from trainer.evaluate.comparison import TrialPlan
 from trainer.evaluate.evaluation import evaluate_release, evaluation_windows, models_to_ask
-from trainer.evaluate.lessoned import LessonSide
+from trainer.evaluate.lessoned import AdmissionSide, LessonSide
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
@@ -39,6 +40,7 @@ from trainer.inference.remembered import remembered
 from trainer.judge.open import identity_of, open_judge
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import keep_ruling
+from trainer.ledger.lesson_admissions import Admission
 from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, incumbent_of
 from trainer.ledger.runs import Ledger
@@ -293,19 +295,31 @@ def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
 
 async def evaluate(
     database: Database,
-    settings: TrainSettings | EvaluateSettings,
+    settings: TrainSettings | EvaluateSettings | LessonsCommand,
     candidate: Release,
     incumbent: Release | None,
     *,
     run_id: str | None,
     now: datetime | None = None,
+    admission: Admission | None = None,
     say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
-    """Compare candidate, incumbent, base model and controls on later windows; the result is stored."""
+    """Compare candidate, incumbent, base model and controls on later windows; the result is stored.
+
+    With an ``admission`` the two differ by its lessons alone: they are compared at decisions that can be shown them,
+    and the weights are not examined again.
+    """
     now = now or await clock(database, settings.windows.until)
-    ruled_on = incumbent == await incumbent_of(database, candidate.model)
+    ruled_on = admission is not None or incumbent == await incumbent_of(database, candidate.model)
     windows = await evaluation_windows(
-        database, settings.evaluation, settings.windows, candidate, incumbent, is_ruled_on=ruled_on, now=now
+        database,
+        settings.evaluation,
+        settings.windows,
+        candidate,
+        incumbent,
+        is_ruled_on=ruled_on,
+        now=now,
+        admission=admission,
     )
     plan = TrialPlan(
         points_per_window=settings.evaluation.eval_points,
@@ -315,7 +329,8 @@ async def evaluate(
         min_gain=settings.gate.min_gain,
         failures=FailurePolicy(settings.judge.max_judge_failures),
         seed=settings.chance.seed,
-        questions=settings.evaluation.eval_questions,
+        questions=settings.evaluation.eval_questions if admission is None else 0,
+        agents=None if admission is None else admission.agents,
     )
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
@@ -325,6 +340,9 @@ async def evaluate(
         judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         base = stack.enter_context(remembered(models.get(Role.BASE, models[Role.INCUMBENT]), settings.common.home))
         recall = await stack.enter_async_context(open_lessons(database, settings.embedding, settings.secrets))
+        asking = None
+        if admission is not None:
+            asking = AdmissionSide(recall.admitting(admission.lesson_ids), admission.lesson_ids)
         return await evaluate_release(
             database,
             plan,
@@ -337,7 +355,7 @@ async def evaluate(
             windows=windows,
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
             reading_base=base,
-            lessons=LessonSide(recall, settings.lessons.game),
+            lessons=LessonSide(recall, settings.lessons.game, asking),
             say=say,
         )
 

@@ -277,6 +277,7 @@ async def forget_lessons(connection: Any, agent_id: str) -> int:
     )
     names = [row["lesson_id"] for row in touched]
     await connection.execute("DELETE FROM hindsight.injections WHERE agent_id = $1", agent_id)
+    await connection.execute("DELETE FROM hindsight.lesson_admissions WHERE agent_id = $1", agent_id)
     await connection.execute("DELETE FROM hindsight.lesson_sources WHERE agent_id = $1", agent_id)
     deleted = await connection.fetch(
         "DELETE FROM hindsight.lessons l WHERE l.agent_id = $1 OR (l.lesson_id = ANY($2)"

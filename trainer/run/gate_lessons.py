@@ -55,7 +55,8 @@ async def gate_waiting(
     """Put the lessons that wait, of one agent or of all, to the gate. NotEnoughData if none waits."""
     game = settings.lessons.game
     async with one_admission_at_a_time(database, game) as is_ours:
-        _refuse_two(is_ours, game)
+        if not is_ours:
+            raise ConfigurationError(f"Lessons of the game {game!r} are at the gate already: wait for that to end.")
         shown = await settle_admissions(database, game)
         admission = await waiting_lessons(database.pool, game, agent_id)
         if admission is None:
@@ -75,7 +76,8 @@ async def gate_asked(
     game = settings.lessons.game
     done: list[GatedLessons | HindsightError] = []
     async with one_admission_at_a_time(database, game) as is_ours:
-        _refuse_two(is_ours, game)
+        if not is_ours:
+            return done  # who is at it does it all
         await settle_admissions(database, game)
         for name in await wanted_admissions(database.pool, game):
             admission = await admission_named(database.pool, name)
@@ -90,11 +92,6 @@ async def gate_asked(
             except HindsightError as error:
                 done.append(error)
     return done
-
-
-def _refuse_two(is_ours: bool, game: str) -> None:
-    if not is_ours:
-        raise ConfigurationError(f"Lessons of the game {game!r} are at the gate already: wait for that to end.")
 
 
 def _of(agent_id: str | None) -> str:

@@ -11,7 +11,7 @@ from tests.builders_lessons import WordEmbedder
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from finding_lessons import locomo, questions_of, turns_of  # noqa: E402
+from finding_lessons import locomo, questions_of, turns_of
 
 FERRY, KITE, THANKS, LOST = (
     "Our ferry to Elba was late by six hours",

@@ -57,7 +57,7 @@ async def merge(database: Database, game: str) -> None:
 async def state(database: Database, game: str) -> dict[str, Any]:
     """All that the work writes, without what differs between games and times."""
     lessons = await database.pool.fetch(
-        "SELECT kind, title, content, support, contradictions, known_at::text, retired_because,"
+        "SELECT kind, title, content, support, contradictions, known_at::text, retired_at IS NOT NULL,"
         " (SELECT count(*) FROM hindsight.lesson_sources s WHERE s.lesson_id = l.lesson_id) AS sources"
         " FROM hindsight.lessons l WHERE game = $1 ORDER BY kind, title, content",
         game,

@@ -22,7 +22,7 @@ from tests.builders_promotion import insert_checkpoint
 from tests.fakes.checkpoint_server import against_the_news, follows_the_news
 from tests.integration.test_console_calls import API, said
 from tests.integration.test_lessons_judged import MARKET, TRAINED, WINDOWS, Believer
-from trainer.config.commands import ConsoleCommand
+from trainer.config.console import ConsoleCommand
 from trainer.config.settings import settings_from
 from trainer.config.training import AddressSettings
 from trainer.ledger.checkpoints import find_checkpoint
@@ -38,7 +38,7 @@ from trainer.ledger.lesson_admissions import (
 )
 from trainer.ledger.lessons import retire_lesson
 from trainer.ledger.releases import serving
-from trainer.lesson import Trust
+from trainer.lesson import Scope, Trust
 from trainer.lessons.embedding import EmbeddedModel
 from trainer.lessons.retrieval import open_lessons_of
 from trainer.promote.publish import publish
@@ -150,8 +150,7 @@ async def test_wrong_lessons_are_refused_by_the_command_and_stay_hidden(played: 
     model.used_to = follows_the_news
     store = await open_lessons_of(played, WordEmbedder())
     for agent in (AGENT, OTHER):
-        scope = type(MARKET_GAME)("game", agent_id=agent)
-        await store.store([new_lesson(WRONG, scope=scope, trust=Trust.API)])
+        await store.store([new_lesson(WRONG, scope=Scope("game", agent_id=agent), trust=Trust.API)])
     await played.pool.execute("UPDATE hindsight.lessons SET embedder = NULL")  # the command's own model embeds them
 
     refused = gate("--agent", AGENT)

@@ -265,3 +265,7 @@ def _plain(lesson: Lesson) -> dict[str, Any]:
 
     found: dict[str, Any] = msgspec.to_builtins(lesson)
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

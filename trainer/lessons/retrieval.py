@@ -242,7 +242,9 @@ class _Different:
         return len(self.found) == self._most
 
     def add(self, one: FoundLesson) -> None:
+        if self.is_full:
+            return
         words = words_of(one.lesson.shown)
-        if not self.is_full and all(shared(words, other) < _COPY for other in self._words):
+        if all(shared(words, other) < _COPY for other in self._words):
             self.found.append(one)
             self._words.append(words)

@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 
@@ -139,9 +139,9 @@ def _linear(weight: Any, bias: Any) -> Callable[[Any], Any]:
     import torch
     from torch.nn.functional import linear
 
-    weight = weight.contiguous()
+    weight, backend = weight.contiguous(), cast(Any, torch.backends.mkldnn)
     packing = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-    if packing is None or not torch.backends.mkldnn.is_available():
+    if packing is None or not backend.is_available():
         return lambda state: linear(state, weight, bias)
     packed, multiply = packing(weight), torch.ops.mkldnn._linear_pointwise
     return lambda state: multiply(state, packed, bias, "none", [], "")

@@ -81,9 +81,9 @@ def die_before(statement: int) -> None:
 
         return sending
 
-    connection = asyncpg.connection.Connection
-    connection.execute = counted(connection.execute)  # type: ignore[method-assign]
-    connection._execute = counted(connection._execute)  # type: ignore[method-assign]
+    connection: Any = asyncpg.connection.Connection
+    connection.execute = counted(connection.execute)
+    connection._execute = counted(connection._execute)
 
 
 def work(url: str, home: Path, what: str, last_window: str, *, die_at: int) -> None:

@@ -74,10 +74,11 @@ async def played_again(
 
 def replies_and_results(played: Sequence[AgentTrajectory]) -> list[tuple[str, bool, str | None]]:
     """Each reply with whether it was carried out, and why not."""
+    steps = [step for one in played for step in one.steps]
     return [
-        (step.llm_calls[-1].response, bool(step.action and step.action.success), step.action and step.action.failure)
-        for one in played
-        for step in one.steps
+        (step.llm_calls[-1].response, bool(step.action.success), step.action.failure)
+        for step in steps
+        if step.action is not None
     ]
 
 

@@ -79,8 +79,10 @@ async def embedded(texts: list[str], embedder: Embedder, cache: Path | None) -> 
 
 async def fill(database: Database, embedder: Embedder, arguments: argparse.Namespace) -> list[PlantedPair]:
     pairs = planted_pairs(arguments.pairs, arguments.seed)
-    kept = await database.pool.fetchval("SELECT count(*) FROM hindsight.lessons WHERE game = 'game'")
-    if kept == arguments.number:
+    last = [lesson(one.lesson).lesson_id for one in pairs]  # they are stored last
+    query = "SELECT count(*) FROM hindsight.lessons WHERE lesson_id = ANY($1)"
+    if await database.pool.fetchval(query, last) == len(set(last)):
+        kept = await database.pool.fetchval("SELECT count(*) FROM hindsight.lessons WHERE game = 'game'")
         print(f"  {kept:,} lessons are there already")
         return pairs
     others = arguments.number - len(pairs)

@@ -207,7 +207,7 @@ class Used:
         import psutil
 
         own = psutil.Process(console)
-        postgres = psutil.Process(int((home / "postgres" / "postmaster.pid").read_text().split()[0]))
+        postgres = psutil.Process(int((home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
         self._parts = {
             "console": [own],
             "embedding model": [one for one in own.children(recursive=True) if "minilm" in " ".join(one.cmdline())],

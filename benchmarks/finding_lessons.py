@@ -120,7 +120,7 @@ async def quality(lessons: Lessons, pairs: list[PlantedPair]) -> None:
         wanted = lesson(pair.lesson).lesson_id
         (vector,) = await lessons.embedder.embed([pair.query])
         index = lessons._indexes["game"]
-        seen = await horizon(lessons.database.pool, "game", lessons.embedder.name, index.heard, pair.query)
+        seen = await horizon(lessons.database.pool, "game", index.heard, pair.query)
         (ranked,) = index.search([IndexQuery(vector, seen.lexemes, Scope("game"), KNOWN, ALL_KINDS, (), 50)])
         assert fused(ranked)
         own = next((one for one in ranked if one.lesson_id == wanted), None)

@@ -139,21 +139,22 @@ class Horizon:
     has_unembedded: bool
     """Whether a lesson of the game has no vector yet."""
     waiting: frozenset[str]
-    """Lessons from windows that wait for a ruling now."""
+    """Lessons from windows that wait for a ruling now, of any game."""
     lexemes: tuple[str, ...]
     """The words of the context, as the stored ones are stemmed."""
 
 
-async def horizon(source: Any, game: str, embedder: str, since: str, context: str) -> Horizon:
+async def horizon(source: Any, game: str, since: str, context: str) -> Horizon:
     row = await source.fetchrow(
         "SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS transaction,"
-        " EXISTS (SELECT FROM hindsight.lessons WHERE game = $1 AND embedder = $2 AND changed_in >= $3::text::xid8)"
+        # The newest by its index: with EXISTS a prepared statement reads the whole game to find that nothing changed.
+        " coalesce((SELECT changed_in FROM hindsight.lessons WHERE game = $1 ORDER BY changed_in DESC LIMIT 1)"
+        " >= $2::text::xid8, false)"
         f" AS has_changes, {_UNEMBEDDED} AS has_unembedded,"
         " coalesce((SELECT array_agg(DISTINCT s.lesson_id) FROM hindsight.lesson_sources s"
-        " JOIN hindsight.unruled_windows u USING (window_id) JOIN hindsight.lessons l USING (lesson_id)"
-        " WHERE l.game = $1), '{}') AS waiting,"
-        " tsvector_to_array(to_tsvector('pg_catalog.english', $4)) AS lexemes",
-        *(game, embedder, since, context),
+        " JOIN hindsight.unruled_windows u USING (window_id)), '{}') AS waiting,"
+        " tsvector_to_array(to_tsvector('pg_catalog.english', $3)) AS lexemes",
+        *(game, since, context),
     )
     seen = (row["transaction"], row["has_changes"], row["has_unembedded"])
     return Horizon(*seen, frozenset(row["waiting"]), tuple(row["lexemes"]))
@@ -194,9 +195,10 @@ async def may_be_shown(
     admitted: Collection[str] = (),
 ) -> dict[str, Lesson]:
     """Those of ``lesson_ids`` that may be shown to a decision of ``scope`` at ``as_of``, by id; without sources."""
+    # First those that are named: a prepared statement would read the whole game instead.
     rows = await source.fetch(
-        f"SELECT {COLUMNS} FROM hindsight.lessons l WHERE {_IN_SCOPE} AND {_MAY_BE_SHOWN.format(admitted='$7')}"
-        " AND l.lesson_id = ANY($6)",
+        "WITH named AS MATERIALIZED (SELECT * FROM hindsight.lessons WHERE lesson_id = ANY($6))"
+        f" SELECT {COLUMNS} FROM named l WHERE {_IN_SCOPE} AND {_MAY_BE_SHOWN.format(admitted='$7')}",
         *(scope.game, scope.role, scope.agent_id, as_of, [one.value for one in kinds]),
         *(list(lesson_ids), list(admitted)),
     )

@@ -140,7 +140,7 @@ class Lessons:
 
         async def current() -> Horizon:
             heard = self._indexes[game].heard if game in self._indexes else "0"
-            return await horizon(self.database.pool, game, self.embedder.name, heard, context)
+            return await horizon(self.database.pool, game, heard, context)
 
         (vector,), seen = await asyncio.gather(self.embedder.embed([context]), current())
         if seen.has_unembedded:

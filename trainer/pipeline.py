@@ -34,6 +34,7 @@ from trainer.evaluate.comparison import TrialPlan
 from trainer.evaluate.evaluation import evaluate_release, evaluation_windows, models_to_ask
 from trainer.evaluate.lessoned import AdmissionSide, LessonSide
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
+from trainer.faults import first_fault
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
 from trainer.inference.remembered import remembered
@@ -154,7 +155,7 @@ class Pipeline:
                 for task in upstream:
                     task.cancel()
         except BaseExceptionGroup as faults:
-            raise _first_fault(faults) from faults
+            raise first_fault(faults) from faults
         if self.stop.is_set():
             raise Interrupted("Stopped after the current step; the same command resumes the run.")
 
@@ -272,19 +273,6 @@ class _Verdicts:
         await asyncio.gather(*left, return_exceptions=True)
 
 
-def _first_fault(faults: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The fault to report: one that we can explain is preferred."""
-    leaves: list[BaseException] = []
-    waiting: list[BaseException] = [faults]
-    while waiting:
-        fault = waiting.pop(0)
-        if isinstance(fault, BaseExceptionGroup):
-            waiting.extend(fault.exceptions)
-        else:
-            leaves.append(fault)
-    return next((leaf for leaf in leaves if isinstance(leaf, HindsightError)), leaves[0])
-
-
 def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "window": planned.window_id,
@@ -304,11 +292,8 @@ async def evaluate(
     admission: Admission | None = None,
     say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
-    """Compare candidate, incumbent, base model and controls on later windows; the result is stored.
-
-    With an ``admission`` the two differ by its lessons alone: they are compared at decisions that can be shown them,
-    and the weights are not examined again.
-    """
+    """Compare candidate, incumbent, base model and controls on later windows; the result is stored. With an
+    ``admission`` the two differ by its lessons alone, at decisions that can be shown them."""
     now = now or await clock(database, settings.windows.until)
     ruled_on = admission is not None or incumbent == await incumbent_of(database, candidate.model)
     windows = await evaluation_windows(

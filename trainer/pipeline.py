@@ -296,16 +296,8 @@ async def evaluate(
     ``admission`` the two differ by its lessons alone, at decisions that can be shown them."""
     now = now or await clock(database, settings.windows.until)
     ruled_on = admission is not None or incumbent == await incumbent_of(database, candidate.model)
-    windows = await evaluation_windows(
-        database,
-        settings.evaluation,
-        settings.windows,
-        candidate,
-        incumbent,
-        is_ruled_on=ruled_on,
-        now=now,
-        admission=admission,
-    )
+    how: dict[str, Any] = {"is_ruled_on": ruled_on, "now": now, "admission": admission}
+    windows = await evaluation_windows(database, settings.evaluation, settings.windows, candidate, incumbent, **how)
     plan = TrialPlan(
         points_per_window=settings.evaluation.eval_points,
         samples=settings.evaluation.eval_samples,
@@ -325,9 +317,8 @@ async def evaluate(
         judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         base = stack.enter_context(remembered(models.get(Role.BASE, models[Role.INCUMBENT]), settings.common.home))
         recall = await stack.enter_async_context(open_lessons(database, settings.embedding, settings.secrets))
-        asking = None
-        if admission is not None:
-            asking = AdmissionSide(recall.admitting(admission.lesson_ids), admission.lesson_ids)
+        ids = None if admission is None else admission.lesson_ids
+        asking = None if ids is None else AdmissionSide(recall.admitting(ids), ids)
         return await evaluate_release(
             database,
             plan,

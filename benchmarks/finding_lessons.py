@@ -2,6 +2,7 @@
 
     python benchmarks/finding_lessons.py                    500 planted pairs among 100,000, then 20 requests a second
     python benchmarks/finding_lessons.py --number 10000     among fewer
+    python benchmarks/finding_lessons.py --home DIR --no-quality    the requests again, on the lessons of an earlier run
     python benchmarks/finding_lessons.py --locomo FILE      LoCoMo's questions whose evidence is in the top 10
     python benchmarks/finding_lessons.py --junk 10000       near duplicates and recycled entries, consolidated twice
 
@@ -14,17 +15,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import json
+import os
+import re
 import sys
-import tempfile
 import time
 from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import quantiles
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import aiohttp
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +79,12 @@ async def embedded(texts: list[str], embedder: Embedder, cache: Path | None) -> 
 
 async def fill(database: Database, embedder: Embedder, arguments: argparse.Namespace) -> list[PlantedPair]:
     pairs = planted_pairs(arguments.pairs, arguments.seed)
+    last = [lesson(one.lesson).lesson_id for one in pairs]  # they are stored last
+    query = "SELECT count(*) FROM hindsight.lessons WHERE lesson_id = ANY($1)"
+    if await database.pool.fetchval(query, last) == len(set(last)):
+        kept = await database.pool.fetchval("SELECT count(*) FROM hindsight.lessons WHERE game = 'game'")
+        print(f"  {kept:,} lessons are there already")
+        return pairs
     others = arguments.number - len(pairs)
     distinct = min(others, arguments.distinct or others)
     texts = list(fillers(distinct, arguments.seed + 1))
@@ -107,7 +120,7 @@ async def quality(lessons: Lessons, pairs: list[PlantedPair]) -> None:
         wanted = lesson(pair.lesson).lesson_id
         (vector,) = await lessons.embedder.embed([pair.query])
         index = lessons._indexes["game"]
-        seen = await horizon(lessons.database.pool, "game", lessons.embedder.name, index.heard, pair.query)
+        seen = await horizon(lessons.database.pool, "game", index.heard, pair.query)
         (ranked,) = index.search([IndexQuery(vector, seen.lexemes, Scope("game"), KNOWN, ALL_KINDS, (), 50)])
         assert fused(ranked)
         own = next((one for one in ranked if one.lesson_id == wanted), None)
@@ -123,50 +136,118 @@ async def quality(lessons: Lessons, pairs: list[PlantedPair]) -> None:
         print(f"{way:10}{total:>8.1%}{parts}")
 
 
-async def latency(database: Database, url: str, home: Path, pairs: list[PlantedPair], seconds: float) -> None:
-    """100 paced clients, 20 requests a second in all, each with a key of its own, against the real console."""
-    import httpx
+@dataclass(frozen=True, slots=True)
+class Answered:
+    took: float
+    status: int
+    inside: float
+    """As the server says it took, in ms too."""
 
-    keys = [(f"agent-{n}", (await make_ingest_key(database, "agent", f"agent-{n}"))[1]) for n in range(CLIENTS)]
-    with ConsoleProcess(url, home) as console:
-        async with httpx.AsyncClient(base_url=console.url, timeout=120) as client:
-            path = "/api/v1/memory/retrieve"
 
-            async def ask(agent: str, key: str, text: str) -> tuple[float, int, float]:
-                body = {"context": text, "k": TOP, "agent_id": agent, "as_of": KNOWN.isoformat()}
-                started = time.perf_counter()
-                answer = await client.post(path, json=body, headers={"authorization": f"Bearer {key}"})
+class Client:
+    """Asks the console as an agent would; one connection pool for all, as cheap as Python has it."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def ask(self, agent: str, key: str, text: str) -> Answered:
+        body = {"context": text, "k": TOP, "agent_id": agent, "as_of": KNOWN.isoformat()}
+        started = time.perf_counter()
+        try:
+            async with self._session.post(
+                "/api/v1/memory/retrieve", json=body, headers={"authorization": f"Bearer {key}"}
+            ) as answer:
+                said = await answer.json()
                 took = (time.perf_counter() - started) * 1000
-                inside = answer.json().get("took_ms", 0.0) if answer.status_code == 200 else 0.0
-                return took, answer.status_code, inside
+                return Answered(took, answer.status, said.get("took_ms", 0.0))
+        except (aiohttp.ClientError, TimeoutError):
+            return Answered((time.perf_counter() - started) * 1000, 0, 0.0)
 
+
+async def latency(
+    database: Database, server: EmbeddedServer, home: Path, pairs: list[PlantedPair], seconds: float
+) -> None:
+    """100 paced clients, 20 requests a second in all, each with a key of its own, against the real console.
+
+    No two requests have the same context, so that every one is embedded.
+    """
+    keys = [(f"agent-{n}", (await make_ingest_key(database, "agent", f"agent-{n}"))[1]) for n in range(CLIENTS)]
+    with ConsoleProcess(server.url(), home) as console:
+        # Shorter than the server keeps a connection: none is used that the other side has just closed.
+        connector = aiohttp.TCPConnector(limit=CLIENTS, keepalive_timeout=2)
+        timeout = aiohttp.ClientTimeout(total=120)
+        async with aiohttp.ClientSession(console.url, connector=connector, timeout=timeout) as session:
+            client = Client(session)
             print("\nThe first request, which loads the model and the vectors:", flush=True)
-            print(f"  {(await ask(*keys[0], 'warm up'))[0] / 1000:.1f} s")
+            print(f"  {(await client.ask(*keys[0], 'warm up')).took / 1000:.1f} s")
             for number in range(20):
-                await ask(*keys[number], pairs[number % len(pairs)].query)
-            done: list[tuple[float, int, float]] = []
+                await client.ask(*keys[number], f"{pairs[number % len(pairs)].query}, warm up {number}")
+            done: list[Answered] = []
 
             async def paced(place: int) -> None:
-                agent, key = keys[place]
                 loop = asyncio.get_running_loop()
                 due = loop.time() + place / PER_SECOND
                 end, number = loop.time() + seconds, place
                 while due < end:
                     await asyncio.sleep(max(0.0, due - loop.time()))
-                    done.append(await ask(agent, key, pairs[number % len(pairs)].query))
+                    context = f"{pairs[number % len(pairs)].query}, {place} {number}"
+                    done.append(await client.ask(*keys[place], context))
                     due, number = due + CLIENTS / PER_SECOND, number + 37
 
+            used = Used(console.pid, home)
             await asyncio.gather(*(paced(place) for place in range(CLIENTS)))
+            used.report(len(done))
     report(done, seconds)
 
 
-def report(done: list[tuple[float, int, float]], seconds: float) -> None:
-    times = sorted(took for took, _, _ in done)
-    inside = sorted(took for _, _, took in done)
-    errors = Counter(status for _, status, _ in done if status != 200)
-    cuts, own = quantiles(times, n=100), quantiles(inside, n=100)
+class Used:
+    """The processor time that each part takes, and how busy the machine is with others."""
+
+    def __init__(self, console: int, home: Path) -> None:
+        import psutil
+
+        own = psutil.Process(console)
+        postgres = psutil.Process(int((home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
+        self._parts = {
+            "console": [own],
+            "embedding model": [one for one in own.children(recursive=True) if "minilm" in " ".join(one.cmdline())],
+            "Postgres": [postgres, *postgres.children()],
+            "clients": [psutil.Process()],
+        }
+        self._at, self._load, self._before = time.monotonic(), os.getloadavg(), self._now()
+        self._all = psutil.cpu_times()
+
+    def _now(self) -> dict[str, float]:
+        import psutil
+
+        found = {}
+        for name, processes in self._parts.items():
+            found[name] = 0.0
+            for one in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found[name] += sum(one.cpu_times()[:2])
+        return found
+
+    def report(self, requests: int) -> None:
+        import psutil
+
+        passed, now = time.monotonic() - self._at, self._now()
+        spent = {name: now[name] - self._before[name] for name in now}
+        busy = sum(psutil.cpu_times()[:3]) - sum(self._all[:3])
+        before, after = (" ".join(f"{one:.2f}" for one in load) for load in (self._load, os.getloadavg()))
+        print(f"load average {before} before, {after} after; {os.cpu_count()} cores")
+        for name, seconds in spent.items():
+            print(f"  {name:16} {seconds:6.1f} s of processor time, {1000 * seconds / requests:5.1f} ms a request")
+        others = max(0.0, busy - sum(spent.values()))
+        verdict = "quiet" if others < 0.1 * passed else "NOT QUIET"
+        print(f"  {'everything else':16} {others:6.1f} s in {passed:.0f} s: {verdict}")
+
+
+def report(done: list[Answered], seconds: float) -> None:
+    errors = Counter(one.status for one in done if one.status != 200)
+    over, own = (quantiles(values, n=100) for values in ([one.took for one in done], [one.inside for one in done]))
     print(f"{len(done)} requests in {seconds:.0f} s from {CLIENTS} clients, errors: {dict(errors) or 'none'}")
-    print(f"  over HTTP     p50 {cuts[49]:.1f} ms, p95 {cuts[94]:.1f} ms, p99 {cuts[98]:.1f} ms")
+    print(f"  over HTTP     p50 {over[49]:.1f} ms, p95 {over[94]:.1f} ms, p99 {over[98]:.1f} ms")
     print(f"  in the server p50 {own[49]:.1f} ms, p95 {own[94]:.1f} ms, p99 {own[98]:.1f} ms")
 
 
@@ -190,36 +271,58 @@ async def consolidated(lessons: Lessons, number: int, rules: int, seed: int) -> 
         )
 
 
-async def locomo(file: Path, embedder: Embedder, database: Database) -> None:
-    """Questions of LoCoMo (snap-research/locomo, locomo10.json) whose evidence is among the first ten turns found."""
-    kind, hits, asked = await vector_type(database.pool), 0, 0
+_TURN = re.compile(r"D\d+:\d+")
+
+
+def turns_of(sample: dict[str, Any]) -> dict[str, str]:
+    """What was said in a conversation of LoCoMo, by the turn's id; a photo by its caption."""
+    found = {}
+    for name, session in sample["conversation"].items():
+        if name.startswith("session_") and isinstance(session, list):  # beside it is its date, as text
+            for turn in session:
+                photo = f" [photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""
+                found[turn["dia_id"]] = f"{turn['speaker']}: {turn.get('text', '')}{photo}"
+    return found
+
+
+def questions_of(sample: dict[str, Any], turns: Collection[str]) -> list[tuple[str, set[str]]]:
+    """The questions with the turns that answer them; several ids may stand in one text, and some name no turn."""
+    found = []
+    for one in sample["qa"]:
+        evidence = set(_TURN.findall(" ".join(map(str, one.get("evidence") or [])))) & set(turns)
+        if evidence:
+            found.append((str(one["question"]), evidence))
+    return found
+
+
+async def locomo(file: Path, embedder: Embedder, database: Database) -> tuple[float, float, int]:
+    """Questions of LoCoMo (snap-research/locomo, locomo10.json) whose evidence is among the first ten turns found.
+
+    Returns the share with some of the evidence, the share with all of it, and the number of questions.
+    """
+    kind, some, everything, asked = await vector_type(database.pool), 0, 0, 0
     for place, sample in enumerate(json.loads(file.read_text())):  # noqa: ASYNC240
-        turns = {
-            turn["dia_id"]: f"{turn['speaker']}: {turn.get('text', '')}"
-            for name, session in sample["conversation"].items()
-            if name.startswith("session_") and isinstance(session, list)
-            for turn in session
-        }
-        game = f"locomo-{place}"
+        turns, game = turns_of(sample), f"locomo-{place}"
         made = [lesson(text, game) for text in turns.values()]
-        vectors = await embedder.embed([one.text for one in made])
-        await store_lessons(database.pool, kind, made, vectors, embedder.name)
-        names = dict(zip((one.lesson_id for one in made), turns, strict=True))
+        await store_lessons(database.pool, kind, made, await embedder.embed([one.text for one in made]), embedder.name)
+        names: dict[str, set[str]] = {}  # who says the same twice has one lesson for both turns
+        for one, turn in zip(made, turns, strict=True):
+            names.setdefault(one.lesson_id, set()).add(turn)
         lessons = Lessons(database, kind, embedder)
-        for question in sample["qa"]:
-            evidence = {one for one in question.get("evidence", []) if one in turns}
-            if not evidence:
-                continue
-            found = await lessons.retrieve(question["question"], Scope(game), as_of=KNOWN, k=TOP)
-            asked += 1
-            hits += any(names.get(one.lesson.lesson_id) in evidence for one in found)
-        print(f"  conversation {place + 1}: {hits} of {asked} questions so far", flush=True)
-    print(f"LoCoMo: the evidence of {hits / max(1, asked):.1%} of {asked} questions is in the top {TOP}")
+        for question, evidence in questions_of(sample, turns):
+            found = await lessons.retrieve(question, Scope(game), as_of=KNOWN, k=TOP)
+            seen = set[str]().union(*(names[one.lesson.lesson_id] for one in found))
+            asked, some, everything = asked + 1, some + bool(evidence & seen), everything + (evidence <= seen)
+        print(f"  conversation {place + 1}: {some} of {asked} questions so far", flush=True)
+    shares = some / max(1, asked), everything / max(1, asked)
+    print(f"LoCoMo: evidence of {shares[0]:.1%} of {asked} questions is in the top {TOP}, all of it of {shares[1]:.1%}")
+    return *shares, asked
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory(prefix="hindsight-lessons-") as folder:
-        home, embedder = Path(folder), EmbeddedModel()
+    with contextlib.ExitStack() as stack:
+        folder = arguments.home or stack.enter_context(TemporaryDirectory(prefix="hindsight-lessons-"))
+        home, embedder = Path(folder), EmbeddedModel(patience=3600.0)
         async with open_database(None, home) as database:
             try:
                 if arguments.locomo is not None:
@@ -234,9 +337,10 @@ async def run(arguments: argparse.Namespace) -> None:
                     await quality(lessons, pairs)
             finally:
                 await embedder.close()
+            del lessons
             if arguments.seconds > 0:
                 with EmbeddedServer(home / "postgres") as server:
-                    await latency(database, server.url(), home, pairs, arguments.seconds)
+                    await latency(database, server, home, pairs, arguments.seconds)
 
 
 def main() -> None:
@@ -246,6 +350,7 @@ def main() -> None:
     parser.add_argument("--distinct", type=int, default=0, help="other lessons that are embedded; 0: all")
     parser.add_argument("--seconds", type=float, default=60, help="of requests over HTTP; 0: none")
     parser.add_argument("--cache", type=Path, help="folder where vectors are kept")
+    parser.add_argument("--home", type=Path, help="keep the database there: the next run does not fill it again")
     parser.add_argument("--locomo", type=Path, help="a file of LoCoMo")
     parser.add_argument("--junk", type=int, default=0, help="entries to consolidate")
     parser.add_argument("--rules", type=int, default=40, help="planted rules in the junk")

@@ -10,8 +10,9 @@ chance, and with the found ones turned round (BUY for SELL): wrong on purpose. A
 
 Printed: the differences with 95 % intervals over windows, by seed and together; what the gate rules on each; and how
 often it promotes random lessons in 200 comparisons resampled from the measured differences, as measured and with their
-mean taken out. A seed that is done is in FILE and is not measured again. One thread. Exits 1 if random lessons are
-promoted in more than 5 %, or wrong ones at all; whether lessons help is reported as it is.
+mean taken out. Every window is a line of FILE as soon as it is measured, and is not measured again: kill it and start
+the same command. One thread. Exits 1 if random lessons are promoted in more than 5 %, or wrong ones at all; whether
+lessons help is reported as it is.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def decisions(market: Market, first: str, number: int) -> list[Asked]:
         right, wrong = (str(Decision(verb, hour.tickers[0].symbol, 20)) for verb in verbs)
         messages = tuple(messages_for(seen, market.stage))
         found.append(Asked(window_id, moment(window_id, hour.minutes[0]), messages, right, wrong))
+    if len(found) < number:
+        raise SystemExit(f"Only {len(found)} of {3 * number} hours have news that points somewhere: ask for fewer.")
     return found
 
 
@@ -150,7 +153,8 @@ def scorer(home: Path) -> Score:
     return score
 
 
-async def measure_seed(seed: int, options: argparse.Namespace, score: Score) -> dict[str, Any]:
+async def measure_seed(seed: int, options: argparse.Namespace, score: Score, kept: Kept) -> None:
+    """Measure the windows of ``seed`` that are not in ``kept``, each into it as it is done."""
     with tempfile.TemporaryDirectory(prefix="hindsight-bench-") as name:
         folder = Path(name)
         server = EmbeddedServer(folder / "postgres")
@@ -158,21 +162,54 @@ async def measure_seed(seed: int, options: argparse.Namespace, score: Score) -> 
         try:
             async with open_database(server.url(), folder, migrate=True) as database:
                 first = await learn(database, folder, seed, options.hours)
-                lessons = await open_lessons_of(database, EmbeddedModel())
+                lessons = await open_lessons_of(database, EmbeddedModel(patience=3600.0))
                 try:
                     asked = decisions(Market(seed), first, options.windows)
-                    scores: dict[str, list[float]] = {kind: [] for kind in ("none", *KINDS)}
                     for number, one in enumerate(asked, start=1):
+                        if one.window_id in kept.of(seed):
+                            continue
                         texts = await texts_for(lessons, one, options.lessons, seed)
-                        for kind, shown in texts.items():
-                            scores[kind].append(score(with_lessons(one.messages, shown, options.lessons.wording), one))
+                        worded = options.lessons.wording
+                        found = {
+                            kind: score(with_lessons(one.messages, shown, worded), one) for kind, shown in texts.items()
+                        }
+                        kept.add(seed, one.window_id, found)
                         if number % 10 == 0:
                             print(f"seed {seed}: {number} of {len(asked)}", file=sys.stderr, flush=True)
                 finally:
                     await lessons.embedder.close()
         finally:
             server.stop()
-    return {"seed": seed, "policy": options.lessons.name, "scores": scores}
+
+
+class Kept:
+    """What was measured with one policy after as many hours of learning: a file with a line for each window."""
+
+    def __init__(self, path: Path, policy: str, hours: int) -> None:
+        self._path, self._key = path, {"policy": policy, "hours": hours}
+        self._rows: dict[int, dict[str, dict[str, float]]] = {}
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:  # we were killed while we wrote it
+                continue
+            if {name: row.get(name) for name in self._key} == self._key:
+                self.of(row["seed"])[row["window"]] = row["scores"]
+
+    def of(self, seed: int) -> dict[str, dict[str, float]]:
+        """The scores by kind of each window."""
+        return self._rows.setdefault(seed, {})
+
+    def add(self, seed: int, window_id: str, scores: dict[str, float]) -> None:
+        self.of(seed)[window_id] = scores
+        row = {**self._key, "seed": seed, "window": window_id, "scores": scores}
+        with self._path.open("a") as file:
+            file.write(f"\n{json.dumps(row)}\n")  # the first break ends a line that was not finished
+
+    def seed(self, seed: int, windows: int) -> dict[str, Any]:
+        """The first ``windows`` of a seed, as one list of scores for each kind."""
+        rows = [scores for _, scores in sorted(self.of(seed).items())[:windows]]
+        return {"seed": seed, "scores": {kind: [one[kind] for one in rows] for kind in ("none", *KINDS)}}
 
 
 def differences(seeds: Sequence[dict[str, Any]], kind: str, against: str = "none") -> list[float]:
@@ -208,13 +245,6 @@ def summary(seeds: Sequence[dict[str, Any]], windows: int) -> dict[str, Any]:
     return found
 
 
-def load(path: Path, policy: str, windows: int) -> dict[int, dict[str, Any]]:
-    """The seeds that are done, with this policy and as many windows."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines]
-    return {row["seed"]: row for row in rows if row["policy"] == policy and len(row["scores"]["none"]) == windows}
-
-
 async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed, 24 windows, two days of lessons")
@@ -222,21 +252,19 @@ async def main() -> int:
     parser.add_argument("--windows", type=int, default=60, help="evaluation windows of each seed")
     parser.add_argument("--hours", type=int, default=336, help="that lessons are learnt from")
     parser.add_argument("--lessons", type=LessonsPolicy.parse, default=LessonsPolicy(2), metavar="POLICY")
-    parser.add_argument("--out", type=Path, default=Path("lessons_lift.jsonl"), help="a line for each seed")
+    parser.add_argument("--out", type=Path, default=Path("lessons_lift.jsonl"), help="a line for each window")
     parser.add_argument("--home", type=Path, default=Path(".hindsight"), help="where the converted model is kept")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.quick:
         options.seeds, options.windows, options.hours = options.seeds[:1], 24, 48
-    done = load(options.out, options.lessons.name, options.windows)
-    missing = [seed for seed in options.seeds if seed not in done]
+    kept = Kept(options.out, options.lessons.name, options.hours)
+    missing = [seed for seed in options.seeds if len(kept.of(seed)) < options.windows]
     score = scorer(options.home) if missing else None
     for seed in missing:
         assert score is not None
-        done[seed] = await measure_seed(seed, options, score)
-        with options.out.open("a") as file:
-            file.write(json.dumps(done[seed]) + "\n")
-    seeds = [done[seed] for seed in options.seeds]
+        await measure_seed(seed, options, score, kept)
+    seeds = [kept.seed(seed, options.windows) for seed in options.seeds]
     found = summary(seeds, options.windows)
     if options.json:
         print(json.dumps(found))

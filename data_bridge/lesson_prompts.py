@@ -27,6 +27,7 @@ WORDINGS = {
 MOST_SHOWN = 10
 
 _PREFIX, _EACH = "lessons-", "- "
+_ADMISSION = "+admission-"
 _WRITTEN = re.compile(r"(?:lessons-)?(\d{1,2})(?:-([a-z.]+))?(?:-([a-z]+))?")
 _BLOCK = re.compile(
     r"(?:\A|\n\n)(?:" + "|".join(map(re.escape, WORDINGS.values())) + r")((?:\n" + _EACH + r"[^\n]*)+)\Z"
@@ -62,8 +63,15 @@ class LessonsPolicy:
 
 
 def policy_named(name: str) -> LessonsPolicy | None:
-    """The policy of a release; None if it shows no lessons."""
-    return LessonsPolicy.parse(name) if name else None
+    """The policy of a release, with or without lessons on admission; None if it shows no lessons."""
+    plain = name.partition(_ADMISSION)[0]
+    return LessonsPolicy.parse(plain) if plain else None
+
+
+def on_admission(policy: str, admission_id: str) -> str:
+    """The name of ``policy`` while it also shows lessons that wait for the gate. Such a policy is never promoted: the
+    lessons are, and then it is ``policy`` again."""
+    return f"{policy}{_ADMISSION}{admission_id}"
 
 
 def block_of(lessons: Sequence[str], wording: str) -> str:

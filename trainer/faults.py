@@ -66,3 +66,16 @@ def bisected(
         return [(rows[0], fault)]
     middle = len(rows) // 2
     return [*bisected(rows[:middle], fault_of), *bisected(rows[middle:], fault_of)]
+
+
+def first_fault(faults: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The fault to report: one that we can explain is preferred."""
+    leaves: list[BaseException] = []
+    waiting: list[BaseException] = [faults]
+    while waiting:
+        fault = waiting.pop(0)
+        if isinstance(fault, BaseExceptionGroup):
+            waiting.extend(fault.exceptions)
+        else:
+            leaves.append(fault)
+    return next((leaf for leaf in leaves if isinstance(leaf, HindsightError)), leaves[0])

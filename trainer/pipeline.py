@@ -29,16 +29,19 @@ from data_bridge.quality import check
 from data_bridge.reader import WindowReader
 from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
+from trainer.config.lessons import LessonsCommand
 from trainer.evaluate.comparison import TrialPlan
 from trainer.evaluate.evaluation import evaluate_release, evaluation_windows, models_to_ask
-from trainer.evaluate.lessoned import LessonSide
+from trainer.evaluate.lessoned import AdmissionSide, LessonSide
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
+from trainer.faults import first_fault
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
 from trainer.inference.remembered import remembered
 from trainer.judge.open import identity_of, open_judge
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import keep_ruling
+from trainer.ledger.lesson_admissions import Admission
 from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, incumbent_of
 from trainer.ledger.runs import Ledger
@@ -152,7 +155,7 @@ class Pipeline:
                 for task in upstream:
                     task.cancel()
         except BaseExceptionGroup as faults:
-            raise _first_fault(faults) from faults
+            raise first_fault(faults) from faults
         if self.stop.is_set():
             raise Interrupted("Stopped after the current step; the same command resumes the run.")
 
@@ -270,19 +273,6 @@ class _Verdicts:
         await asyncio.gather(*left, return_exceptions=True)
 
 
-def _first_fault(faults: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The fault to report: one that we can explain is preferred."""
-    leaves: list[BaseException] = []
-    waiting: list[BaseException] = [faults]
-    while waiting:
-        fault = waiting.pop(0)
-        if isinstance(fault, BaseExceptionGroup):
-            waiting.extend(fault.exceptions)
-        else:
-            leaves.append(fault)
-    return next((leaf for leaf in leaves if isinstance(leaf, HindsightError)), leaves[0])
-
-
 def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "window": planned.window_id,
@@ -293,20 +283,21 @@ def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
 
 async def evaluate(
     database: Database,
-    settings: TrainSettings | EvaluateSettings,
+    settings: TrainSettings | EvaluateSettings | LessonsCommand,
     candidate: Release,
     incumbent: Release | None,
     *,
     run_id: str | None,
     now: datetime | None = None,
+    admission: Admission | None = None,
     say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
-    """Compare candidate, incumbent, base model and controls on later windows; the result is stored."""
+    """Compare candidate, incumbent, base model and controls on later windows; the result is stored. With an
+    ``admission`` the two differ by its lessons alone, at decisions that can be shown them."""
     now = now or await clock(database, settings.windows.until)
-    ruled_on = incumbent == await incumbent_of(database, candidate.model)
-    windows = await evaluation_windows(
-        database, settings.evaluation, settings.windows, candidate, incumbent, is_ruled_on=ruled_on, now=now
-    )
+    ruled_on = admission is not None or incumbent == await incumbent_of(database, candidate.model)
+    how: dict[str, Any] = {"is_ruled_on": ruled_on, "now": now, "admission": admission}
+    windows = await evaluation_windows(database, settings.evaluation, settings.windows, candidate, incumbent, **how)
     plan = TrialPlan(
         points_per_window=settings.evaluation.eval_points,
         samples=settings.evaluation.eval_samples,
@@ -315,7 +306,8 @@ async def evaluate(
         min_gain=settings.gate.min_gain,
         failures=FailurePolicy(settings.judge.max_judge_failures),
         seed=settings.chance.seed,
-        questions=settings.evaluation.eval_questions,
+        questions=settings.evaluation.eval_questions if admission is None else 0,
+        agents=None if admission is None else admission.agents,
     )
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
@@ -325,6 +317,8 @@ async def evaluate(
         judge = await stack.enter_async_context(open_judge(examiner, keys, database, asked_for))
         base = stack.enter_context(remembered(models.get(Role.BASE, models[Role.INCUMBENT]), settings.common.home))
         recall = await stack.enter_async_context(open_lessons(database, settings.embedding, settings.secrets))
+        ids = None if admission is None else admission.lesson_ids
+        asking = None if ids is None else AdmissionSide(recall.admitting(ids), ids)
         return await evaluate_release(
             database,
             plan,
@@ -337,7 +331,7 @@ async def evaluate(
             windows=windows,
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
             reading_base=base,
-            lessons=LessonSide(recall, settings.lessons.game),
+            lessons=LessonSide(recall, settings.lessons.game, asking),
             say=say,
         )
 

@@ -70,7 +70,9 @@ GRANT INSERT ON hindsight.canary_agents, hindsight.rewards, hindsight.beginnings
     hindsight.curriculum_draws TO hindsight_trainer;
 GRANT INSERT ON hindsight.events TO hindsight_trainer;
 GRANT INSERT, UPDATE, DELETE ON hindsight.lessons TO hindsight_trainer;
-GRANT INSERT ON hindsight.lesson_sources, hindsight.distilled, hindsight.consultations TO hindsight_trainer;
+GRANT INSERT ON hindsight.lesson_sources, hindsight.distilled, hindsight.consultations, hindsight.admission_lessons
+    TO hindsight_trainer;
+GRANT INSERT, UPDATE ON hindsight.lesson_admissions TO hindsight_trainer;
 GRANT INSERT, UPDATE ON hindsight.injections TO hindsight_trainer;
 GRANT UPDATE ON hindsight.commands TO hindsight_trainer;
 GRANT INSERT, UPDATE, DELETE ON hindsight.hosts TO hindsight_trainer;
@@ -85,7 +87,7 @@ GRANT DELETE ON hindsight.batch_trajectories, hindsight.rewards, hindsight.canar
 GRANT INSERT, DELETE ON hindsight.forgotten TO hindsight_console;
 GRANT INSERT, UPDATE, DELETE ON hindsight.advice, hindsight.advice_labels TO hindsight_console;
 GRANT INSERT ON hindsight.advice_calibrations TO hindsight_console;
-GRANT DELETE ON hindsight.lesson_sources, hindsight.injections TO hindsight_console;
+GRANT DELETE ON hindsight.lesson_sources, hindsight.injections, hindsight.lesson_admissions TO hindsight_console;
 
 -- Rows that agents and the game send through the console: what they may say, and no column that is the judge's or the
 -- trainer's. A row that is stored cannot be changed.

@@ -11,7 +11,7 @@ from tests.builders_lessons import GAME, MONDAY, WordEmbedder, new_lesson, sourc
 from tests.builders_planted import junk, planted_rules
 from trainer.config.lessons import KeptLessons
 from trainer.ledger.injections import Injection, ScoredDecision, record_injections, score_injections
-from trainer.ledger.lessons import retire_lesson
+from trainer.ledger.lessons import gate_lessons, retire_lesson
 from trainer.lesson import LessonKind, NewLesson, Scope, Trust
 from trainer.lessons.consolidate import Consolidation, consolidate
 from trainer.lessons.embedding import EmbeddedModel
@@ -145,3 +145,17 @@ async def test_junk_comes_down_to_the_planted_rules(database: Database) -> None:
     assert 18 <= number <= 22
     assert done.compared > 100
     assert again.changed == 0
+
+
+async def test_what_waits_for_the_gate_does_not_take_the_place_of_what_passed_it(lessons: Lessons) -> None:
+    text = "When the harbour is on strike, sell the ferry line at once"
+    waiting, passed = await lessons.store(
+        [
+            new_lesson(f"{text} today", trust=Trust.API, known_at=MONDAY),
+            new_lesson(f"{text} now", trust=Trust.API, known_at=MONDAY + HOUR),
+        ]
+    )
+    await gate_lessons(lessons.database.pool, [passed.lesson_id])
+    done = await consolidate(lessons, KEPT, whole=True)
+    assert done.merged == 0
+    assert {one[0] for one in await left(lessons, "lesson_id")} == {waiting.lesson_id, passed.lesson_id}

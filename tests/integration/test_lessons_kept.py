@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from data_bridge.reader import WindowReader
 from data_bridge.window_ids import end_of
 from tests.builders import NOW, hours_before, insert_window
 from tests.builders_judge import SECRETS, judge_settings, make_group
+from tests.builders_lessons import new_lesson, source
 from tests.builders_run import World
 from tests.fakes.judge_server import JudgeServer
 from tests.fakes.training_backend import FakeBackend
@@ -20,6 +22,7 @@ from trainer.config.derived import window_rules
 from trainer.config.lessons import DistilSettings
 from trainer.judge.open import open_judge
 from trainer.ledger.injections import Injection, record_injections
+from trainer.ledger.lessons import store_lessons, vector_type
 from trainer.lessons.stage import LessonStage
 from trainer.run.distilling import distil_ledger, open_distilling
 from trainer.types import JudgedGroup
@@ -157,3 +160,22 @@ async def test_over_the_ceiling_of_cost_lessons_are_made_by_template(database: D
             assert isinstance(judged, JudgedGroup)
             await stage.distil(judged)
     assert await database.pool.fetchval("SELECT method FROM hindsight.distilled") == "template"
+
+
+async def test_two_verdicts_that_teach_the_same_at_once_both_count(database: Database) -> None:
+    kind = await vector_type(database.pool)
+    one, two = (new_lesson("strikes mean sell", sources=(source(number),)) for number in (1, 2))
+    async with database.pool.acquire() as first, database.pool.acquire() as second:
+        await store_lessons(first, kind, [new_lesson("strikes mean sell")], None, None)
+
+        async def store_second() -> None:
+            async with second.transaction():
+                await store_lessons(second, kind, [two], None, None)
+
+        async with first.transaction():
+            await store_lessons(first, kind, [one], None, None)
+            waiting = asyncio.create_task(store_second())
+            while not await database.pool.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                await asyncio.sleep(0.01)
+        await waiting
+    assert await database.pool.fetchval("SELECT support FROM hindsight.lessons") == 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,8 +16,11 @@ from data_bridge.database import Database, open_database
 from data_bridge.window_ids import end_of, windows_from
 from tests.builders_lessons import GAME, MONDAY, WordEmbedder, new_lesson, source
 from trainer.config.lessons import KeptLessons
-from trainer.lesson import Lesson, LessonKind, NewLesson
+from trainer.ledger import lesson_search
+from trainer.lesson import FoundLesson, Lesson, LessonKind, NewLesson, Scope
+from trainer.lessons import memory_index
 from trainer.lessons.consolidate import consolidate
+from trainer.lessons.memory_index import MemoryIndex
 from trainer.lessons.retrieval import Lessons, open_lessons_of
 
 WINDOWS = windows_from("2026-03-01T00:00", 12)
@@ -66,17 +70,25 @@ places = st.sets(st.integers(0, len(WINDOWS) - 1), max_size=4)
 moments = st.integers(-90, 13 * 60).map(lambda minutes: START + timedelta(minutes=minutes))
 
 
-def test_over_random_clocks_nothing_later_and_nothing_that_waits_is_shown(
-    loop: asyncio.AbstractEventLoop, database_url: str, tmp_path: Path
-) -> None:
-    async def prepared() -> tuple[Database, list[Lessons], object]:
-        opening = open_database(database_url, tmp_path)
-        database = await opening.__aenter__()
-        stores = [await open_lessons_of(database, WordEmbedder(), in_postgres=number) for number in (2000, -1)]
-        await stores[0].store([marked(window, 100 * window + n) for window in range(len(WINDOWS)) for n in range(2)])
-        return database, stores, opening
+@pytest.fixture
+def opened(loop: asyncio.AbstractEventLoop, database_url: str, tmp_path: Path) -> Iterator[Database]:
+    opening = open_database(database_url, tmp_path)
+    yield loop.run_until_complete(opening.__aenter__())
+    loop.run_until_complete(opening.__aexit__(None, None, None))
 
-    database, stores, opening = loop.run_until_complete(prepared())
+
+def shown_over_random_clocks(loop: asyncio.AbstractEventLoop, database: Database, in_postgres: int) -> list[int]:
+    """Look lessons up at random times, while random windows wait for a ruling; how many were shown each time.
+
+    AssertionError if one was shown that must not be.
+    """
+
+    async def prepared() -> Lessons:
+        lessons = await open_lessons_of(database, WordEmbedder(), in_postgres=in_postgres)
+        await lessons.store([marked(window, 100 * window + n) for window in range(len(WINDOWS)) for n in range(2)])
+        return lessons
+
+    lessons = loop.run_until_complete(prepared())
     seen: list[int] = []
 
     @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -85,31 +97,70 @@ def test_over_random_clocks_nothing_later_and_nothing_that_waits_is_shown(
         async def check() -> None:
             await set_waiting(database, waiting, ruled)
             held = {WINDOWS[place] for place in waiting - ruled}
-            for lessons in stores:
-                found = await lessons.retrieve("mark of strike", GAME, as_of=as_of, k=k)
-                assert [one.lesson for one in found if leaks(one.lesson, as_of, held)] == []
-                for one in found:  # the planted mark is of the window itself
-                    assert end_of(one.lesson.content.split()[1], 1) <= as_of
-                seen.append(len(found))
+            found = await lessons.retrieve("mark of strike", GAME, as_of=as_of, k=k)
+            assert [one.lesson for one in found if leaks(one.lesson, as_of, held)] == []
+            for one in found:  # the planted mark is of the window itself, whatever the row's sources say
+                window_id = one.lesson.content.split()[1]
+                assert end_of(window_id, 1) <= as_of
+                assert window_id not in held
+            seen.append(len(found))
 
         loop.run_until_complete(check())
 
-    try:
-        shown()
-    finally:
-        loop.run_until_complete(opening.__aexit__(None, None, None))  # type: ignore[attr-defined]
+    shown()
+    return seen
+
+
+@pytest.mark.parametrize("in_postgres", [2000, -1])
+def test_over_random_clocks_nothing_later_and_nothing_that_waits_is_shown(
+    loop: asyncio.AbstractEventLoop, opened: Database, in_postgres: int
+) -> None:
+    seen = shown_over_random_clocks(loop, opened, in_postgres)
     assert sum(number > 0 for number in seen) > len(seen) / 3
 
 
-async def test_a_policy_that_leaks_is_caught(database: Database) -> None:
-    """The check above would fail for a store that ignores the clock, or the windows that wait."""
-    lessons = await open_lessons_of(database, WordEmbedder())
-    await lessons.store([marked(3, 1)])
-    (later,) = await lessons.retrieve("mark", GAME, as_of=MONDAY + timedelta(days=30))
+_CLOCK, _RULINGS = "l.known_at <= $4", "NOT EXISTS (SELECT FROM hindsight.lesson_sources"
 
-    assert leaks(later.lesson, end_of(WINDOWS[3], 1) - timedelta(minutes=1), set())
-    assert leaks(later.lesson, MONDAY, {WINDOWS[3]})
-    assert not leaks(later.lesson, MONDAY, set())
+
+def without_clock(patch: pytest.MonkeyPatch) -> None:
+    """The one statement at the end, and the index in memory, forget to ask when a lesson was known."""
+    shown = lesson_search._MAY_BE_SHOWN
+    assert _CLOCK in shown
+    patch.setattr(lesson_search, "_MAY_BE_SHOWN", shown.replace(_CLOCK, "$4::timestamptz IS NOT NULL"))
+    patch.setattr(memory_index, "_microseconds", lambda moment: 0)
+
+
+def without_rulings(patch: pytest.MonkeyPatch) -> None:
+    """They forget the windows that wait for a ruling."""
+    shown = lesson_search._MAY_BE_SHOWN
+    assert _RULINGS in shown
+    patch.setattr(lesson_search, "_MAY_BE_SHOWN", shown.replace(_RULINGS, f"(TRUE OR {_RULINGS}") + ")")
+    patch.setattr(MemoryIndex, "_among", lambda index, names: [])
+
+
+def without_clock_in_a_copy(patch: pytest.MonkeyPatch) -> None:
+    """A store that remembers what it found, whatever the time: as a careless cache would."""
+    retrieve, kept = Lessons.retrieve, list[FoundLesson]()
+
+    async def remembering(self: Lessons, context: str, scope: Scope, **how: Any) -> list[FoundLesson]:
+        kept.extend(await retrieve(self, context, scope, **how))
+        return kept[: how["k"]]
+
+    patch.setattr(Lessons, "retrieve", remembering)
+
+
+@pytest.mark.parametrize("in_postgres", [2000, -1])
+@pytest.mark.parametrize("leak", [without_clock, without_rulings, without_clock_in_a_copy])
+def test_a_store_that_leaks_through_the_real_search_is_caught(
+    loop: asyncio.AbstractEventLoop,
+    opened: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    in_postgres: int,
+    leak: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    leak(monkeypatch)
+    with pytest.raises(AssertionError):
+        shown_over_random_clocks(loop, opened, in_postgres)
 
 
 @pytest.mark.parametrize("in_postgres", [2000, -1])

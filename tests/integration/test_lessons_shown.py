@@ -17,10 +17,8 @@ from data_bridge.models import AgentTrajectory, ChatMessage
 from data_bridge.window_ids import end_of, start_of, windows_from
 from tests.builders_console import FULL, opened_console
 from tests.builders_lessons import WordEmbedder, new_lesson
-from trainer.certify.probes import ATTACKS
 from trainer.ledger.lesson_search import any_lessons
-from trainer.ledger.lessons import gate_lessons
-from trainer.lesson import ALL_KINDS, FoundLesson, LessonKind, LessonSource, Recall, Scope, Trust
+from trainer.lesson import ALL_KINDS, FoundLesson, LessonKind, LessonSource, Recall, Scope
 from trainer.lessons.retrieval import Lessons, open_lessons_of
 from trainer.lessons.shown import note_shown
 from trainer.promote.publish import finish_canary, publish, roll_back
@@ -205,36 +203,6 @@ async def test_a_leak_in_the_log_is_found_and_does_not_count(database: Database,
         " WHERE l.known_at > i.shown_at"
     )
     assert early == 0
-
-
-async def test_injections_stored_as_lessons_change_no_guarded_action(database: Database, tmp_path: Path) -> None:
-    """Even shown to every agent, and whatever the model makes of them: the guard knows the reply alone."""
-    lessons = await open_lessons_of(database, WordEmbedder())
-    kinds = [
-        new_lesson(f"up down to News {one.text}", trust=Trust.API, known_at=start_of(WINDOWS[0])) for one in ATTACKS
-    ]
-    stored = await lessons.store(kinds)
-    seen = Fixed("BUY $EVERYTHING 100%")
-
-    async def actions(recall: Recall | None, folder: str) -> list[tuple[object, ...]]:
-        await database.pool.execute("DELETE FROM trajectories")
-        await database.pool.execute("DELETE FROM hindsight.simulated_windows")
-        await database.pool.execute("DELETE FROM hindsight.simulated_agents")
-        cast = model_cast(3, 7, ChatPolicy(seen))
-        shown = None if recall is None else AgentLessons(recall, "market", ALL)
-        await play_windows(database, tmp_path / folder, MARKET, cast, WINDOWS[:3], lessons=shown)
-        rows = sorted(await trajectories_of(database), key=lambda one: one.trajectory_id)
-        return [
-            (one.trajectory_id, action.kind, action.success, action.failure) for one in rows for action in one.actions
-        ]
-
-    without = await actions(None, "without")
-    assert await actions(lessons, "waiting") == without
-    assert not any(lessons_in(list(messages)) for messages in seen.seen), "from outside: not shown before it is gated"
-    await gate_lessons(database.pool, [one.lesson_id for one in stored])
-    assert await actions(lessons, "shown") == without
-    assert any(len(lessons_in(list(messages))) == 10 for messages in seen.seen)
-    assert {success for _, _, success, _ in without} == {False}, "the guard stops it every time"
 
 
 async def test_an_agent_looks_lessons_up_over_http_and_decides_without_them_if_it_must(

@@ -166,7 +166,7 @@ async def _serve(
             from trainer.console.host import taking_trainings
 
             words = None if server.training_command is None else shlex.split(server.training_command)
-            await stack.enter_async_context(taking_trainings(database, settings, words, stop))
+            await stack.enter_async_context(taking_trainings(database, settings, settings.lessons.game, words, stop))
         try:
             # While a training runs here, it is the one that hears the request to stop, and passes it on by ``stop``.
             await serve_until_asked(config, listening, started, stop=stop, stopping=services.hub.close)

@@ -1,4 +1,4 @@
-"""lessons: what verdicts taught; list, search, distil, consolidate, retire, export."""
+"""lessons: what verdicts taught; list, search, distil, consolidate, gate, retire, export."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 _DESCRIPTION = """What verdicts taught, at hand when an agent decides.
 
 Trainings distil lessons from what they judge, and this command from what was trained before; consolidate merges those
-that say the same into rules, and forgets what is worth least. No decision is shown what was known later."""
+that say the same into rules, and forgets what is worth least. No decision is shown what was known later. Lessons from
+outside are shown when gate has compared the agents' decisions with and without them, and found them better with."""
 
 _EPILOG = """examples:
   lessons.py list --kind semantic                      the latest rules
   lessons.py search "strike at the harbour"            what an agent would be shown now
   lessons.py distil                                    from what was trained and not distilled yet
   lessons.py consolidate                               merge, count contradictions, forget
+  lessons.py gate --agent trader-7                     are lessons from outside better than none? then show them
   lessons.py retire ID --reason "it was luck"          shown to no agent any more
   lessons.py export --output lessons.jsonl             all of them, with sources
 
@@ -56,6 +58,8 @@ async def work(settings: LessonsCommand) -> int:
                 await _distil(settings, database)
             case "consolidate":
                 await _consolidate(settings, database)
+            case "gate":
+                return await _gate(settings, database)
             case "retire":
                 await _retire(settings, database)
             case "export":
@@ -176,6 +180,57 @@ async def _consolidate(settings: LessonsCommand, database: Database) -> None:
     )
 
 
+async def _gate(settings: LessonsCommand, database: Database) -> int:
+    """The exit code: 5 if lessons were not let through, as for a checkpoint."""
+    from data_bridge.errors import PromotionRefused
+    from trainer.cli.evaluate import show_evaluation
+    from trainer.config.derived import judged_by, keys_of
+    from trainer.judge.open import refuse_unusable
+    from trainer.ledger.commands import this_host
+    from trainer.run.gate_lessons import GatedLessons, gate_asked, gate_waiting
+
+    refuse_unusable(judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets))
+    quiet = settings.output.json_output
+
+    def progress(line: str) -> None:
+        if not quiet:
+            say(line, to=sys.stderr)
+
+    with alive("comparing with and without", quiet=quiet):
+        if settings.deed.asked:
+            tried = await gate_asked(database, settings, say=progress)
+        else:
+            agent = settings.deed.agent
+            tried = [await gate_waiting(database, settings, agent_id=agent, asked_by=this_host(), say=progress)]
+    done = [one for one in tried if isinstance(one, GatedLessons)]
+    if quiet:
+        say_json(
+            [
+                {
+                    "admission": one.admission.admission_id,
+                    "lessons": len(one.admission.lesson_ids),
+                    "shown": one.shown,
+                    "ruling": one.decision.ruling,
+                    "reasons": one.decision.reasons,
+                    "evaluation": one.evaluation,
+                }
+                for one in done
+            ]
+        )
+    for one in () if quiet else done:
+        show_evaluation(one.evaluation, one.decision)
+        number = counted(len(one.admission.lesson_ids), "lesson")
+        say(f"{number} from outside: {'shown to agents from now on' if one.shown else 'still not shown'}.")
+    for fault in (one for one in tried if not isinstance(one, GatedLessons)):
+        raise fault
+    if refused := [one for one in done if not one.shown]:
+        raise PromotionRefused(
+            f"{counted(len(refused[0].admission.lesson_ids), 'lesson')} from outside did not pass the gate "
+            f"({refused[0].sentence}). Agents are not shown them; `lessons.py retire` gives them up."
+        )
+    return 0
+
+
 async def _retire(settings: LessonsCommand, database: Database) -> None:
     from trainer.ledger.lessons import retire_lesson
 
@@ -210,3 +265,7 @@ def _plain(lesson: Lesson) -> dict[str, Any]:
 
     found: dict[str, Any] = msgspec.to_builtins(lesson)
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

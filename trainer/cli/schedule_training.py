@@ -203,12 +203,16 @@ class _Scheduler:
                 say_json(summary)
 
     async def _train_what_was_asked_for(self) -> None:
-        from trainer.schedule.commanded import run_next
+        from trainer.schedule.commanded import gate_what_was_asked_for, run_next
 
         quiet = self.settings.output.json_output
         ended = await run_next(self.database, self.settings, stop=self.stop, quiet=quiet)
         if ended is not None:
             self._say(f"A training that was asked for ended with exit code {ended.exit_code}. {ended.last_words}")
+        game = self.settings.lessons.game
+        gated = await gate_what_was_asked_for(self.database, self.settings, game, stop=self.stop, quiet=quiet)
+        if gated is not None:
+            self._say(f"Lessons were put to the gate, exit code {gated.exit_code}. {gated.last_words}")
         if self.stop.is_set():
             raise Interrupted("Stopped after a training that was asked for.")
 

@@ -9,9 +9,16 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, SecretStr
 
 from data_bridge.lesson_prompts import LessonsPolicy
-from trainer.config.sections import DatabaseCommand, DatabaseSecrets, JudgeSecrets, JudgeSettings, WindowSettings
+from trainer.config.sections import (
+    DatabaseCommand,
+    DatabaseSecrets,
+    EvaluatedWindows,
+    EvaluationSecrets,
+    JudgedSettings,
+    WandbSecrets,
+)
 from trainer.config.settings import Duration, Section, setting
-from trainer.config.training import ModelNameSettings
+from trainer.config.training import AddressSettings, ChanceSettings, EvaluationSettings, GateSettings, ModelSettings
 
 
 class EmbeddingSettings(Section):
@@ -98,8 +105,8 @@ class EmbeddingSecrets(Section):
 class LessonDeeds(Section):
     """What is done."""
 
-    action: Literal["list", "search", "distil", "consolidate", "retire", "export"] = setting(
-        ..., "list, search, distil, consolidate, retire or export.", positional=True
+    action: Literal["list", "search", "distil", "consolidate", "gate", "retire", "export"] = setting(
+        ..., "list, search, distil, consolidate, gate, retire or export.", positional=True
     )
     target: str | None = setting(
         None,
@@ -109,7 +116,7 @@ class LessonDeeds(Section):
     kind: Literal["episodic", "semantic", "procedural"] | None = setting(
         None, "List and search: only this kind.", flag_only=True
     )
-    agent: str | None = setting(None, "List: only this agent's own; search: as this agent.", flag_only=True)
+    agent: str | None = setting(None, "List and gate: only this agent's own; search: as this agent.", flag_only=True)
     role: str | None = setting(None, "Search: as an agent of this role.", flag_only=True)
     state: Literal["shown", "waiting", "retired", "all"] = setting(
         "shown",
@@ -124,6 +131,9 @@ class LessonDeeds(Section):
     )
     limit: int = setting(20, "List and search: maximum number of lessons.", ge=1, le=1000, flag_only=True)
     reason: str | None = setting(None, "Retire: why; kept with the lesson.", flag_only=True)
+    asked: bool = setting(
+        False, "Gate: what somebody asked for on the console or through the API, instead of what waits.", flag_only=True
+    )
     whole: bool = setting(False, "Consolidate: also compare what was compared before.", flag_only=True)
     export_file: Path | None = setting(
         None,
@@ -134,18 +144,23 @@ class LessonDeeds(Section):
     )
 
 
-class LessonSecrets(DatabaseSecrets, JudgeSecrets, EmbeddingSecrets):
+class LessonSecrets(DatabaseSecrets, EvaluationSecrets, WandbSecrets, EmbeddingSecrets):
     """The secrets of all services that lessons call."""
 
 
 class LessonsCommand(DatabaseCommand):
     """lessons."""
 
+    ignored = ("held_out_share",)
     deed: LessonDeeds
-    lessons: DistilSettings
+    lessons: TrainedLessons
     embedding: EmbeddingSettings
     kept: KeptLessons
-    model: ModelNameSettings
-    windows: WindowSettings
-    judge: JudgeSettings
+    model: ModelSettings
+    windows: EvaluatedWindows
+    judge: JudgedSettings
+    chance: ChanceSettings
+    evaluation: EvaluationSettings
+    gate: GateSettings
+    promotion: AddressSettings
     secrets: LessonSecrets

@@ -12,7 +12,7 @@ from data_bridge.database import Database
 from data_bridge.redaction import redact
 from trainer.config.settings import Command
 from trainer.ledger.commands import Presence, presence, take_start
-from trainer.schedule.commanded import TRAIN_MMO, run_start
+from trainer.schedule.commanded import TRAIN_MMO, gate_what_was_asked_for, run_start
 
 logger = logging.getLogger(__name__)
 
@@ -21,12 +21,13 @@ EVERY = timedelta(seconds=1)
 
 @asynccontextmanager
 async def taking_trainings(
-    database: Database, settings: Command, command: Sequence[str] | None, stop: asyncio.Event
+    database: Database, settings: Command, game: str, command: Sequence[str] | None, stop: asyncio.Event
 ) -> AsyncIterator[None]:
-    """Take trainings for the duration of the block. At its end, or when ``stop`` is set, the one in hand is stopped
-    after its step and waited for."""
+    """Take trainings, and lessons of ``game`` for the gate, for the duration of the block. At its end, or when ``stop``
+    is set, the one in hand is stopped after its step and waited for."""
     async with presence(database, "console") as said:
-        taking = asyncio.create_task(_take(database, settings, command or TRAIN_MMO, stop, said), name="take trainings")
+        work = _take(database, settings, game, command or TRAIN_MMO, stop, said)
+        taking = asyncio.create_task(work, name="take trainings")
         try:
             yield
         finally:
@@ -35,7 +36,7 @@ async def taking_trainings(
 
 
 async def _take(
-    database: Database, settings: Command, command: Sequence[str], stop: asyncio.Event, said: Presence
+    database: Database, settings: Command, game: str, command: Sequence[str], stop: asyncio.Event, said: Presence
 ) -> None:
     while not stop.is_set():
         try:
@@ -46,6 +47,7 @@ async def _take(
                 said.doing = "idle"
                 logger.info("the training of %s ended with exit code %d", taken.command.model, ended.exit_code)
                 continue
+            await gate_what_was_asked_for(database, settings, game, stop=stop, quiet=True)
         except Exception as error:  # a host that cannot train now may be able to later; the command waits for another
             logger.warning("no training could be taken (%s)", redact(str(error) or type(error).__name__))
         try:

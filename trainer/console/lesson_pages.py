@@ -1,4 +1,5 @@
-"""The page of lessons: search, sources, usefulness, and retiring one with a reason."""
+"""The page of lessons: search, sources, usefulness, retiring one with a reason, and putting those from outside to the
+gate."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from trainer.console.memory_api import ask_the_gate
 from trainer.console.problems import Refused
 from trainer.console.services import audited
 from trainer.console.visits import Shown, Visit
+from trainer.ledger.lesson_admissions import list_admissions
 from trainer.ledger.lessons import retire_lesson
 from trainer.ledger.read.lessons import STATES, lesson_counts, list_lessons
 from trainer.lesson import ALL_KINDS
@@ -45,6 +48,7 @@ async def lessons_page(visit: Visit) -> Response:
         asked=asked,
         kinds=[kind.value for kind in ALL_KINDS],
         states=list(STATES),
+        admissions=await list_admissions(database, game),
     )
 
 
@@ -61,5 +65,11 @@ async def retire_form(visit: Visit) -> Response:
     return visit.back("/lessons", "lesson-retired")
 
 
+async def gate_form(visit: Visit) -> Response:
+    form = await visit.form()
+    await ask_the_gate(visit.services, visit.caller, visit.request, form.get("agent", "").strip()[:200] or None)
+    return visit.back("/lessons", "lessons-asked")
+
+
 PAGES: Mapping[str, Shown] = {"/lessons": lessons_page}
-FORMS: Mapping[str, Shown] = {"/lessons/retire": retire_form}
+FORMS: Mapping[str, Shown] = {"/lessons/retire": retire_form, "/lessons/gate": gate_form}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+from starlette.requests import Request
 from starlette.responses import Response
 
 from data_bridge.errors import BackendError
@@ -18,7 +19,8 @@ from trainer.console.ingest_api import NAME
 from trainer.console.keys import Caller
 from trainer.console.operations import TEXT, Incoming, Operation
 from trainer.console.problems import Refused
-from trainer.console.services import audited
+from trainer.console.services import Services, audited
+from trainer.ledger.lesson_admissions import AdmissionRow, list_admissions
 from trainer.ledger.releases import read_from_database
 from trainer.lesson import ALL_KINDS, LONGEST_CONTENT, LONGEST_TITLE, FoundLesson, LessonKind
 
@@ -212,7 +214,66 @@ async def consolidate_memories(asked: Incoming) -> ConsolidationCounts:
     return ConsolidationCounts(*counts, redacted(done.deeds, page_text))
 
 
+class GateBody(BaseModel):
+    """Lessons from outside that are to be put to the gate: all that wait now, or one agent's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent_id: str | None = Field(default=None, pattern=NAME, description="Whose lessons; unset: everybody's.")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAdmission:
+    admission: str
+    """Of these very lessons: asking for the same ones again is the same admission."""
+    lessons: int
+    state: str
+    """``waiting`` until an idle host has compared decisions with and without them."""
+
+
+async def gate_memories(asked: Incoming) -> AskedAdmission:
+    body: GateBody = asked.body
+    return await ask_the_gate(asked.services, asked.caller, asked.request, body.agent_id)
+
+
+async def ask_the_gate(services: Services, caller: Caller, request: Request, agent_id: str | None) -> AskedAdmission:
+    """Have an idle host put the lessons that wait to the gate. Refused (409) if none waits."""
+    async with audited(services, caller, request, "put lessons to the gate", agent_id or "all agents"):
+        admission = await services.lessons.ask_the_gate(agent_id, asked_by=caller.name)
+        if admission is None:
+            raise Refused(409, "No lesson from outside waits for the gate.")
+    return AskedAdmission(admission.admission_id, len(admission.lesson_ids), "waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class Admissions:
+    entries: list[AdmissionRow]
+
+
+async def get_admissions(asked: Incoming) -> Admissions:
+    found = await list_admissions(asked.services.database, asked.services.lessons.game)
+    return Admissions(redacted(found, page_text))
+
+
 OPERATIONS = (
+    Operation(
+        "POST",
+        "/memory/gate",
+        "Have lessons from outside compared with and without, and shown if they pass the gate",
+        gate_memories,
+        AskedAdmission,
+        body=GateBody,
+        status=202,
+        acts=True,
+        problems=(409,),
+    ),
+    Operation(
+        "GET",
+        "/memory/gate",
+        "Lessons from outside that were put to the gate, and what came of it",
+        get_admissions,
+        Admissions,
+    ),
     Operation(
         "POST",
         "/memory/store",

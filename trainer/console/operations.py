@@ -11,6 +11,7 @@ import binascii
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -133,8 +134,14 @@ async def answer(
     given = await operation.handler(Incoming(services, caller, request, query, body, is_still_known))
     if isinstance(given, Response):
         return given
-    text = TypeAdapter(operation.answer).dump_json(given)
+    text = _writer(operation.answer).dump_json(given)
     return Response(text, operation.status, media_type="application/json")
+
+
+@cache
+def _writer(kind: Any) -> TypeAdapter[Any]:
+    """Made once for each type: it takes longer than what is written with it."""
+    return TypeAdapter(kind)
 
 
 def _query(operation: Operation, request: Request) -> BaseModel:

@@ -37,6 +37,7 @@ SAID = {
     "canary-started": "A share of the agents uses the release.",
     "canary-finished": "The canary was settled.",
     "canary-ended": "The canary was taken back from its agents.",
+    "lessons-asked": "Asked for: an idle host compares decisions with and without these lessons, and the gate rules.",
     "lesson-retired": "The lesson was retired: no agent is shown it any more.",
     "logged-out": "You are logged out.",
 }

@@ -140,7 +140,13 @@ async def compare_policies(
     points = [
         point
         for window in windows
-        for point in decision_points(window, purposes=plan.purposes, max_points=plan.points_per_window, seed=plan.seed)
+        for point in decision_points(
+            window,
+            purposes=plan.purposes,
+            max_points=plan.points_per_window,
+            seed=plan.seed,
+            agents=plan.agents,
+        )
     ]
     if not points:
         raise NotEnoughData(

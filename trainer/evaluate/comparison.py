@@ -250,6 +250,8 @@ class TrialPlan:
     seed: int = 0
     questions: int = 160
     """Of the reading test on unseen words; 0: none."""
+    agents: frozenset[str] | None = None
+    """Whose decisions are asked again; None: everybody's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,15 @@ class Replay(Protocol):
 
 
 def decision_points(
-    checked: CheckedWindow, *, purposes: Collection[str], max_points: int, seed: int
+    checked: CheckedWindow,
+    *,
+    purposes: Collection[str],
+    max_points: int,
+    seed: int,
+    agents: Collection[str] | None = None,
 ) -> tuple[DecisionPoint, ...]:
     """At most ``max_points`` decision points of a window: first one of each agent, then a second of each, and so on.
+    With ``agents``, of these agents only.
 
     A hash of their names decides which ones, so that a later evaluation uses the same points.
     """
@@ -106,6 +112,7 @@ def decision_points(
     per_agent = [
         sorted(_of_trajectory(trajectory, outcomes, purposes), key=lambda point: _digest(seed, point.key))
         for trajectory in sorted(checked.usable, key=lambda own: _digest(seed, own.trajectory_id))
+        if agents is None or trajectory.agent_id in agents
     ]
     chosen: dict[bytes, DecisionPoint] = {}
     layers = sorted(((layer, place) for place, own in enumerate(per_agent) for layer in range(len(own))))

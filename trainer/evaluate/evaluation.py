@@ -39,6 +39,7 @@ from trainer.evidence import Evaluation, Role
 from trainer.inference.divergence import MeasureKL, SampledReplies
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.evaluations import first_consulted, last_trained, save
+from trainer.ledger.lesson_admissions import Admission
 from trainer.types import ChatModel, Checkpoint, Judge, Release
 
 logger = logging.getLogger(__name__)
@@ -121,12 +122,14 @@ async def evaluation_windows(
     *,
     is_ruled_on: bool = True,
     now: datetime | None = None,
+    admission: Admission | None = None,
 ) -> list[CheckedWindow]:
     """The newest usable windows that came after everything either release was trained on, oldest first.
 
     An embargo lies between, since an hour's outcome shows in the next. Windows that were consulted before are used
     only if there are no others, as the gate does not count them again; if the gate will not rule (``is_ruled_on``),
-    the other way round.
+    the other way round. For an admission, windows that began when all of its lessons were known, and in which
+    somebody decided whom they are for.
     """
     rules = window_rules(windows)
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
@@ -137,7 +140,8 @@ async def evaluation_windows(
     later = [
         ref
         for ref in reversed(await reader.discover())
-        if trained is None or start_of(ref.window_id) >= trained + windows.embargo
+        if (trained is None or start_of(ref.window_id) >= trained + windows.embargo)
+        and (admission is None or start_of(ref.window_id) >= admission.known_at)
     ]
     waiting = [ref for ref in later if (ref.window_id not in consulted) == is_ruled_on] or later
     found: list[CheckedWindow] = []
@@ -145,11 +149,17 @@ async def evaluation_windows(
         missing = windows.eval_windows - len(found)
         async for window in reader.stream(waiting[:missing]):
             checked = check(window, rules)
-            if checked.usable:
+            agents = None if admission is None else admission.agents
+            if any(agents is None or one.agent_id in agents for one in checked.usable):
                 found.append(checked)
         waiting = waiting[missing:]
     if not found:
         since = "" if trained is None else f" since {trained + windows.embargo:%Y-%m-%d %H:%M} UTC"
+        if admission is not None:
+            raise NotEnoughData(
+                f"There is no usable window{since} that began after {admission.known_at:%Y-%m-%d %H:%M} UTC, when the "
+                "last of these lessons was stored, with a decision of those whom they are for: wait for new windows."
+            )
         raise NotEnoughData(
             f"There is no usable window to evaluate on{since}, after everything trained and the embargo: wait for new "
             "windows; `check_windows.py` says why each is left out."

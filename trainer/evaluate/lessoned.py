@@ -65,6 +65,7 @@ class ByChance:
     policy: LessonsPolicy
     without: Collection[str]
     seed: int
+    admitted: Collection[str] = ()
 
     async def choose(self, point: DecisionPoint) -> list[Lesson]:
         return await any_lessons(
@@ -75,6 +76,7 @@ class ByChance:
             number=self.policy.number,
             seed=f"{self.seed}/{point.key}",
             without=self.without,
+            admitted=self.admitted,
         )
 
 
@@ -115,6 +117,16 @@ class LessonSide:
 
     recall: Recall
     game: str
+    admission: AdmissionSide | None = None
+    """If the candidate differs by lessons from outside that ask to be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSide:
+    """Lessons from outside that the candidate is shown among the others, and the incumbent is not."""
+
+    recall: Recall
+    lesson_ids: Collection[str]
 
 
 def lessoned(
@@ -133,12 +145,15 @@ def lessoned(
     for role, release in sides.items():
         policy = policy_named(release.lessons_policy) if release is not None else None
         if policy is not None and release is not None:
-            choice = Found(side.recall, database, side.game, policy, windows)
+            asking = side.admission if role is Role.CANDIDATE else None
+            recall = side.recall if asking is None else asking.recall
+            choice = Found(recall, database, side.game, policy, windows)
             found[role] = LessonedPolicy(models[role], choice, policy.wording, release.name)
     policy = policy_named(candidate.lessons_policy)
     if policy is not None:
         model = models[Role.CANDIDATE]
-        chance = ByChance(database, side.game, policy, windows, seed)
+        admitted = side.admission.lesson_ids if side.admission is not None else ()
+        chance = ByChance(database, side.game, policy, windows, seed, admitted)
         found[Role.RANDOM_LESSONS] = LessonedPolicy(
             model, chance, policy.wording, f"{candidate.checkpoint.name} with random lessons"
         )

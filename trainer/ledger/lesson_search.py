@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from data_bridge.database import Database
 from trainer.ledger.lessons import COLUMNS, VectorType, lesson_of, sources_of
-from trainer.lesson import Lesson, LessonKind, Scope
+from trainer.lesson import Lesson, LessonKind, LessonSource, Scope
 
 if TYPE_CHECKING:
     from trainer.lesson import Vectors
 
 _IN_SCOPE = "l.game = $1 AND (l.role IS NULL OR l.role = $2) AND (l.agent_id IS NULL OR l.agent_id = $3)"
 _MAY_BE_SHOWN = """l.retired_at IS NULL AND l.known_at <= $4 AND l.kind = ANY($5)
-   AND (l.trust <> 'api' OR l.gated_at IS NOT NULL)
+   AND (l.trust <> 'api' OR l.gated_at IS NOT NULL OR l.lesson_id = ANY({admitted}))
    AND NOT EXISTS (SELECT FROM hindsight.lesson_sources s JOIN hindsight.unruled_windows u USING (window_id)
                     WHERE s.lesson_id = l.lesson_id)"""
 # Words as Postgres stems them; one that few lessons of the scope have counts more, and a long text gains nothing.
@@ -53,7 +53,7 @@ SELECT lesson_id, meant.place AS meant_place, coalesce(meant.cosine, 0) AS cosin
 """
 _CHANGES = """
 SELECT l.lesson_id, l.kind, l.role, l.agent_id, l.known_at, l.retired_at IS NULL AND
-       (l.trust <> 'api' OR l.gated_at IS NOT NULL) AS is_open, {packed} AS packed,
+       (l.trust <> 'api' OR l.gated_at IS NOT NULL) AS is_open, l.retired_at IS NULL AS is_kept, {packed} AS packed,
        tsvector_to_array(l.words) AS lexemes
   FROM hindsight.lessons l
  WHERE l.game = $1 AND l.embedder = $2 AND l.changed_in >= $3::text::xid8 ORDER BY l.lesson_id
@@ -82,6 +82,8 @@ class ChangedLesson:
     known_at: datetime
     is_open: bool
     """Neither retired nor waiting for the gate."""
+    is_kept: bool
+    """Not retired."""
     vector: Vectors
     lexemes: list[str]
 
@@ -97,13 +99,18 @@ async def search_in_scope(
     vector: Vectors,
     context: str,
     most: int,
+    admitted: Collection[str] = (),
 ) -> list[Candidate]:
-    """Exact, by pgvector and full text, over all lessons of the scope that may be shown."""
-    query = _SEARCH.format(scope=_IN_SCOPE, shown=_MAY_BE_SHOWN, schema=kind.schema, type=kind.sql)
+    """Exact, by pgvector and full text, over all lessons of the scope that may be shown.
+
+    ``admitted``, here and below: lessons from outside that may be shown though they wait for the gate.
+    """
+    shown = _MAY_BE_SHOWN.format(admitted="$10")
+    query = _SEARCH.format(scope=_IN_SCOPE, shown=shown, schema=kind.schema, type=kind.sql)
     rows = await source.fetch(
         query,
         *(scope.game, scope.role, scope.agent_id, as_of, [one.value for one in kinds], embedder),
-        *(kind.written(vector), context, most),
+        *(kind.written(vector), context, most, list(admitted)),
     )
     return [Candidate(**row) for row in rows]
 
@@ -114,10 +121,12 @@ async def is_small(source: Any, game: str, most: int) -> bool:
     return int(await source.fetchval(counted, game, most + 1)) <= most
 
 
+_UNEMBEDDED = "EXISTS (SELECT FROM hindsight.lessons WHERE game = $1 AND embedder IS NULL AND retired_at IS NULL)"
+
+
 async def has_unembedded(source: Any, game: str) -> bool:
     """Whether a lesson of the game has no vector yet."""
-    query = "SELECT EXISTS (SELECT FROM hindsight.lessons WHERE game = $1 AND embedder IS NULL AND retired_at IS NULL)"
-    return bool(await source.fetchval(query, game))
+    return bool(await source.fetchval(f"SELECT {_UNEMBEDDED}", game))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +136,28 @@ class Horizon:
     transaction: str
     """Taken before changes are read: what commits in between is read again the next time."""
     has_changes: bool
+    has_unembedded: bool
+    """Whether a lesson of the game has no vector yet."""
     waiting: frozenset[str]
-    """Lessons from windows that wait for a ruling now."""
+    """Lessons from windows that wait for a ruling now, of any game."""
     lexemes: tuple[str, ...]
     """The words of the context, as the stored ones are stemmed."""
 
 
-async def horizon(source: Any, game: str, embedder: str, since: str, context: str) -> Horizon:
+async def horizon(source: Any, game: str, since: str, context: str) -> Horizon:
     row = await source.fetchrow(
         "SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS transaction,"
-        " EXISTS (SELECT FROM hindsight.lessons WHERE game = $1 AND embedder = $2 AND changed_in >= $3::text::xid8)"
-        " AS has_changes, coalesce((SELECT array_agg(DISTINCT s.lesson_id) FROM hindsight.lesson_sources s"
-        " JOIN hindsight.unruled_windows u USING (window_id) JOIN hindsight.lessons l USING (lesson_id)"
-        " WHERE l.game = $1), '{}') AS waiting,"
-        " tsvector_to_array(to_tsvector('pg_catalog.english', $4)) AS lexemes",
-        *(game, embedder, since, context),
+        # The newest by its index: with EXISTS a prepared statement reads the whole game to find that nothing changed.
+        " coalesce((SELECT changed_in FROM hindsight.lessons WHERE game = $1 ORDER BY changed_in DESC LIMIT 1)"
+        " >= $2::text::xid8, false)"
+        f" AS has_changes, {_UNEMBEDDED} AS has_unembedded,"
+        " coalesce((SELECT array_agg(DISTINCT s.lesson_id) FROM hindsight.lesson_sources s"
+        " JOIN hindsight.unruled_windows u USING (window_id)), '{}') AS waiting,"
+        " tsvector_to_array(to_tsvector('pg_catalog.english', $3)) AS lexemes",
+        *(game, since, context),
     )
-    return Horizon(row["transaction"], row["has_changes"], frozenset(row["waiting"]), tuple(row["lexemes"]))
+    seen = (row["transaction"], row["has_changes"], row["has_unembedded"])
+    return Horizon(*seen, frozenset(row["waiting"]), tuple(row["lexemes"]))
 
 
 async def changes(
@@ -166,24 +180,35 @@ async def changes(
                 row["agent_id"],
                 row["known_at"],
                 row["is_open"],
+                row["is_kept"],
                 vector.astype(np.float32),
                 row["lexemes"],
             )
 
 
 async def may_be_shown(
-    source: Any, lesson_ids: Sequence[str], scope: Scope, as_of: datetime, kinds: Sequence[LessonKind]
+    source: Any,
+    lesson_ids: Sequence[str],
+    scope: Scope,
+    as_of: datetime,
+    kinds: Sequence[LessonKind],
+    admitted: Collection[str] = (),
 ) -> dict[str, Lesson]:
-    """Those of ``lesson_ids`` that may be shown to a decision of ``scope`` at ``as_of``, by id."""
+    """Those of ``lesson_ids`` that may be shown to a decision of ``scope`` at ``as_of``, by id; without sources."""
+    # First those that are named: a prepared statement would read the whole game instead.
     rows = await source.fetch(
-        f"SELECT {COLUMNS} FROM hindsight.lessons l WHERE {_IN_SCOPE} AND {_MAY_BE_SHOWN} AND l.lesson_id = ANY($6)",
-        *(scope.game, scope.role, scope.agent_id, as_of, [one.value for one in kinds], list(lesson_ids)),
+        "WITH named AS MATERIALIZED (SELECT * FROM hindsight.lessons WHERE lesson_id = ANY($6))"
+        f" SELECT {COLUMNS} FROM named l WHERE {_IN_SCOPE} AND {_MAY_BE_SHOWN.format(admitted='$7')}",
+        *(scope.game, scope.role, scope.agent_id, as_of, [one.value for one in kinds]),
+        *(list(lesson_ids), list(admitted)),
     )
-    found = await sources_of(source, [row["lesson_id"] for row in rows]) if rows else {}
-    return {
-        row["lesson_id"]: lesson_of(row, [one for one in found[row["lesson_id"]] if one.known_at <= as_of])
-        for row in rows
-    }
+    return {row["lesson_id"]: lesson_of(row) for row in rows}
+
+
+async def sources_known(source: Any, lesson_ids: Sequence[str], as_of: datetime) -> dict[str, tuple[LessonSource, ...]]:
+    """What each lesson rested on at ``as_of``."""
+    found = await sources_of(source, lesson_ids) if lesson_ids else {}
+    return {name: tuple(one for one in own if one.known_at <= as_of) for name, own in found.items()}
 
 
 async def any_lessons(
@@ -195,16 +220,18 @@ async def any_lessons(
     number: int,
     seed: str,
     without: Collection[str] = (),
+    admitted: Collection[str] = (),
 ) -> list[Lesson]:
     """Lessons by chance among those that a decision may be shown: the control beside those that fit it.
 
     The same ``seed`` gives the same ones. None has a source in the windows ``without``.
     """
     rows = await source.fetch(
-        f"SELECT {COLUMNS} FROM hindsight.lessons l WHERE {_IN_SCOPE} AND {_MAY_BE_SHOWN}"
+        f"SELECT {COLUMNS} FROM hindsight.lessons l WHERE {_IN_SCOPE} AND {_MAY_BE_SHOWN.format(admitted='$9')}"
         " AND NOT EXISTS (SELECT FROM hindsight.lesson_sources s WHERE s.lesson_id = l.lesson_id"
         "   AND s.window_id = ANY($6)) ORDER BY md5($7 || l.lesson_id) LIMIT $8",
         *(scope.game, scope.role, scope.agent_id, as_of, [one.value for one in kinds], list(without), seed, number),
+        list(admitted),
     )
     return [lesson_of(row, ()) for row in rows]
 

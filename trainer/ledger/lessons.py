@@ -130,6 +130,11 @@ async def store_lessons(
 async def add_sources(source: Any, pairs: Sequence[tuple[str, LessonSource]]) -> None:
     if not pairs:
         return
+    # One after the other: a transaction that counts must see what the one before it added.
+    names = sorted({name for name, _ in pairs})
+    await source.execute(
+        "SELECT FROM hindsight.lessons WHERE lesson_id = ANY($1) ORDER BY lesson_id FOR NO KEY UPDATE", names
+    )
     await source.execute(
         _SOURCES,
         [name for name, _ in pairs],
@@ -140,7 +145,7 @@ async def add_sources(source: Any, pairs: Sequence[tuple[str, LessonSource]]) ->
         [one.agrees for _, one in pairs],
         [one.known_at for _, one in pairs],
     )
-    await source.execute(_COUNT, list({name for name, _ in pairs}))
+    await source.execute(_COUNT, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,7 @@ async def forget_lessons(connection: Any, agent_id: str) -> int:
     )
     names = [row["lesson_id"] for row in touched]
     await connection.execute("DELETE FROM hindsight.injections WHERE agent_id = $1", agent_id)
+    await connection.execute("DELETE FROM hindsight.lesson_admissions WHERE agent_id = $1", agent_id)
     await connection.execute("DELETE FROM hindsight.lesson_sources WHERE agent_id = $1", agent_id)
     deleted = await connection.fetch(
         "DELETE FROM hindsight.lessons l WHERE l.agent_id = $1 OR (l.lesson_id = ANY($2)"

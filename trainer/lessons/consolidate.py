@@ -114,7 +114,9 @@ def _scopes(held: Sequence[HeldLesson]) -> list[list[HeldLesson]]:
         lesson = one.lesson
         # A procedure stays one; of the rest, episodes become rules. A kind that was chosen outside is kept.
         sort = lesson.kind if lesson.trust is Trust.API or lesson.kind is LessonKind.PROCEDURAL else "episode or rule"
-        found.setdefault((lesson.scope, lesson.trust is Trust.API, sort, lesson.about), []).append(one)
+        # What waits for the gate must not take the place of what has passed it.
+        trust = (lesson.trust is Trust.API, lesson.gated_at is not None)
+        found.setdefault((lesson.scope, trust, sort, lesson.about), []).append(one)
     return list(found.values())
 
 

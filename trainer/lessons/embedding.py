@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +23,22 @@ from trainer.lessons.minilm import DIMENSIONS, LENGTH, NAME, model_folder
 if TYPE_CHECKING:
     from trainer.lesson import Vectors
 
-_START_SECONDS = 120.0
-_ANSWER_SECONDS = 120.0
+_PATIENCE = 120.0
+"""Seconds for its process to start, and for each of its answers."""
+_REMEMBERED = 1024
 _AT_ONCE = 256
 """Texts in one call: a long list does not hold up a decision for more than a moment."""
 
 
 class EmbeddedModel:
-    """all-MiniLM-L6-v2. Its process starts with the first text."""
+    """all-MiniLM-L6-v2. Its process starts with the first text. The vectors of the last single texts are remembered:
+    agents of an hour, and contestants at a decision, ask about the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = _PATIENCE) -> None:
+        self._patience = patience
         self._process: asyncio.subprocess.Process | None = None
         self._calls = Together(self._embed_all)
+        self._remembered: OrderedDict[str, Vectors] = OrderedDict()
 
     @property
     def name(self) -> str:
@@ -44,6 +49,18 @@ class EmbeddedModel:
         return DIMENSIONS
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
+        if len(texts) != 1:
+            return await self._embed(texts)
+        (text,) = texts
+        vectors = self._remembered.pop(text, None)
+        if vectors is None:
+            vectors = await self._embed(texts)
+        self._remembered[text] = vectors
+        while len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+        return vectors
+
+    async def _embed(self, texts: Sequence[str]) -> Vectors:
         parts = [
             await self._calls.ask(tuple(texts[start : start + _AT_ONCE])) for start in range(0, len(texts), _AT_ONCE)
         ]
@@ -69,7 +86,7 @@ class EmbeddedModel:
             sent = msgspec.msgpack.encode(texts)
             process.stdin.write(LENGTH.pack(len(sent)) + sent)
             await process.stdin.drain()
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(self._patience):
                 answer = await _read(process)
         except (OSError, EOFError, TimeoutError, asyncio.CancelledError) as error:
             await self._abandon()  # an answer that comes later must not be taken for the next one's
@@ -92,7 +109,7 @@ class EmbeddedModel:
                 start_new_session=True,  # a Ctrl-C is for whoever started us; the process ends with our pipe
                 limit=2**24,
             )
-            async with asyncio.timeout(_START_SECONDS):
+            async with asyncio.timeout(self._patience):
                 await _read(self._process)
         return self._process
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from trainer.ledger.lesson_search import Candidate, ChangedLesson
 from trainer.lesson import ALL_KINDS, LessonKind, Scope
+from trainer.lessons.nearest import HeadSearch, Nearness, first_of
 
 if TYPE_CHECKING:
     from trainer.lesson import Vectors
@@ -38,6 +39,8 @@ class IndexQuery:
     without: Collection[str]
     """Lessons that wait for a ruling."""
     most: int
+    admitted: Collection[str] = ()
+    """Lessons from outside that may be shown though they wait for the gate."""
 
 
 class MemoryIndex:
@@ -49,12 +52,14 @@ class MemoryIndex:
         self._roles = np.full(room, _ANYBODY, np.int32)
         self._agents = np.full(room, _ANYBODY, np.int32)
         self._kinds = np.zeros(room, np.int8)
-        self._lengths = np.zeros(room, np.int32)
+        self._lengths = np.zeros(room, np.float32)
         self._open = np.zeros(room, np.bool_)
+        self._kept = np.zeros(room, np.bool_)
         self._ids: list[str] = []
         self._places: dict[str, int] = {}
         self._names: dict[str, int] = {}
         self._postings: dict[str, array[int]] = {}
+        self._nearness = HeadSearch(dimensions)
         self.heard = "0"
         """The transaction up to which it has heard of changes."""
 
@@ -66,7 +71,7 @@ class MemoryIndex:
         place = self._places.get(changed.lesson_id)
         if place is None:
             place = self._add(changed)
-        self._open[place] = changed.is_open
+        self._open[place], self._kept[place] = changed.is_open, changed.is_kept
         self._known[place] = _microseconds(changed.known_at)
 
     def _add(self, new: ChangedLesson) -> int:
@@ -90,7 +95,7 @@ class MemoryIndex:
 
         self._vectors, self._known, self._roles = doubled(self._vectors), doubled(self._known), doubled(self._roles)
         self._agents, self._kinds = doubled(self._agents), doubled(self._kinds)
-        self._lengths, self._open = doubled(self._lengths), doubled(self._open)
+        self._lengths, self._open, self._kept = doubled(self._lengths), doubled(self._open), doubled(self._kept)
 
     def _number(self, what: str, name: str | None) -> int:
         return _ANYBODY if name is None else self._names.setdefault(f"{what} {name}", len(self._names))
@@ -98,61 +103,60 @@ class MemoryIndex:
     def search(self, asked: Sequence[IndexQuery]) -> list[list[Candidate]]:
         """For each query the first of both rankings, among those in scope and known at its time.
 
-        Together, since reading all vectors takes most of the time: they are read once for all queries.
+        Together, since reading vectors takes most of the time: they are read once for all queries.
         """
-        number = len(self._ids)
-        if number == 0:
+        if not self._ids:
             return [[] for _ in asked]
-        products = self._vectors[:number] @ np.stack([one.vector for one in asked], axis=1)
-        return [self._search(one, products[:, place]) for place, one in enumerate(asked)]
+        meanings = self._nearness.of(self._vectors[: len(self._ids)], [one.vector for one in asked])
+        return [self._search(one, meaning) for one, meaning in zip(asked, meanings, strict=True)]
 
-    def _search(self, asked: IndexQuery, products: Any) -> list[Candidate]:
-        number, scope = len(products), asked.scope
-        fits = self._open[:number] & (self._known[:number] <= _microseconds(asked.as_of))
+    def _search(self, asked: IndexQuery, meaning: Nearness) -> list[Candidate]:
+        fits = self._fitting(asked)
+        if not fits.any():
+            return []
+        words = self._words(asked.lexemes, fits)
+        told = {place: rank for rank, place in enumerate(first_of(words, asked.most, above=0.0), 1)}
+        meant, cosines = meaning.nearest(fits, asked.most, also=list(told))
+        return [
+            Candidate(self._ids[p], meant.get(p), cosines[p], told.get(p), max(0.0, float(words[p])))
+            for p in {**meant, **told}
+        ]
+
+    def _fitting(self, asked: IndexQuery) -> Any:
+        """Which lessons may be shown."""
+        number, scope = len(self._ids), asked.scope
+        fits = self._open[:number].copy()
+        for place in self._among(asked.admitted):
+            fits[place] = self._kept[place]
+        fits &= self._known[:number] <= _microseconds(asked.as_of)
         for values, what, name in ((self._roles, "role", scope.role), (self._agents, "agent", scope.agent_id)):
             own = self._names.get(f"{what} {name}", _ANYBODY)
             fits &= (values[:number] == _ANYBODY) | (values[:number] == own)
         if len(asked.kinds) < len(ALL_KINDS):
             fits &= np.isin(self._kinds[:number], [ALL_KINDS.index(kind) for kind in asked.kinds])
-        for name in asked.without:
-            if (place := self._places.get(name)) is not None and place < number:
-                fits[place] = False
-        if not fits.any():
-            return []
-        cosines = np.where(fits, products, -np.inf)
-        words = self._words(asked.lexemes, fits)
-        meant = {place: rank for rank, place in enumerate(_first(cosines, asked.most), 1)}
-        told = {place: rank for rank, place in enumerate(_first(words, asked.most), 1) if words[place] > 0}
-        return [
-            Candidate(self._ids[p], meant.get(p), float(cosines[p]), told.get(p), max(0.0, float(words[p])))
-            for p in {**meant, **told}
-        ]
+        for place in self._among(asked.without):
+            fits[place] = False
+        return fits
+
+    def _among(self, names: Collection[str]) -> list[int]:
+        """The places of these lessons, of those that are here."""
+        return [place for name in names if (place := self._places.get(name)) is not None]
 
     def _words(self, lexemes: Sequence[str], fits: Any) -> Any:
-        number = int(fits.sum())
+        """BM25 of every lesson; 0 for those that do not fit."""
+        number = int(np.count_nonzero(fits))
         found = np.zeros(len(fits), np.float32)
         for lexeme in lexemes:
             if (posting := self._postings.get(lexeme)) is None:
                 continue
-            places = np.array(posting, np.int64)
-            places = places[places < len(fits)]
-            places = places[fits[places]]
-            if len(places):
-                found[places] += np.float32(np.log1p((number - len(places) + 0.5) / (len(places) + 0.5)))
+            places = np.frombuffer(posting, np.uint32).astype(np.intp)
+            if having := int(np.count_nonzero(fits[places])):
+                found[places] += np.float32(np.log1p((number - having + 0.5) / (having + 0.5)))
         lengths = self._lengths[: len(fits)]
-        found *= (_K1 + 1) / (1 + _K1 * (1 - _B + _B * lengths / max(1e-9, float(lengths[fits].mean()))))
-        found[~fits] = -np.inf
+        mean = max(1e-9, float(lengths.sum(where=fits, dtype=np.float64)) / number)
+        found *= (_K1 + 1) / (1 + _K1 * (1 - _B + _B / mean * lengths))
+        found *= fits
         return found
-
-
-def _first(values: Any, most: int) -> list[int]:
-    """The places of the largest values, the largest first; of equal ones the first comes first."""
-    finite = int(np.isfinite(values).sum())
-    most = min(most, finite)
-    if most == 0:
-        return []
-    chosen = np.argpartition(-values, most - 1)[:most]
-    return [int(place) for place in chosen[np.lexsort((chosen, -values[chosen]))]]
 
 
 def _microseconds(moment: datetime) -> int:

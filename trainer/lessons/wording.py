@@ -50,10 +50,9 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(plain(text)))
 
 
-def word_overlap(one: str, other: str) -> float:
+def shared(one: frozenset[str], other: frozenset[str]) -> float:
     """The share of words that both have, of all that either has."""
-    first, second = words_of(one), words_of(other)
-    return len(first & second) / len(first | second) if first or second else 1.0
+    return len(one & other) / len(one | other) if one or other else 1.0
 
 
 def without_recalled(text: str, recalled: Sequence[str]) -> str:

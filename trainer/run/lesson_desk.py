@@ -8,6 +8,7 @@ from datetime import datetime
 
 from data_bridge.database import Database
 from trainer.config.lessons import KeptLessons
+from trainer.ledger.lesson_admissions import Admission, keep_admission, waiting_lessons
 from trainer.ledger.lessons import StoredLesson, now_of_database
 from trainer.lesson import ALL_KINDS, Embedder, FoundLesson, LessonKind, NewLesson, Scope, Trust
 from trainer.lessons.consolidate import Consolidation, consolidate
@@ -53,6 +54,14 @@ class LessonDesk:
         lessons = await self._open()
         moment = as_of or await now_of_database(self._database.pool)
         return await lessons.retrieve(context, Scope(self.game, role, agent_id), as_of=moment, k=k, kinds=kinds)
+
+    async def ask_the_gate(self, agent_id: str | None, *, asked_by: str) -> Admission | None:
+        """Have an idle host put the lessons from outside that wait, of one agent or of all, to the gate; None if none
+        does."""
+        admission = await waiting_lessons(self._database.pool, self.game, agent_id)
+        if admission is not None:
+            await keep_admission(self._database, admission, self.game, agent_id, asked_by=asked_by, is_wanted=True)
+        return admission
 
     async def consolidate(self, *, whole: bool = False) -> Consolidation:
         return await consolidate(await self._open(), self._kept, self.game, whole=whole)

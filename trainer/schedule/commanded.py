@@ -1,4 +1,5 @@
-"""Runs trainings that somebody asked for on a console: this host takes one when it is idle, in a process of its own.
+"""Runs what somebody asked for on a console: this host takes a training, or lessons for the gate, when it is idle, in
+a process of its own.
 
 The settings of a command reach the training as variables, those of this host beside them; secrets are this host's
 alone. A claim with a heartbeat lets another host take over when this one dies; the training resumes there.
@@ -16,12 +17,15 @@ from typing import Any
 from data_bridge.database import Database
 from data_bridge.redaction import redact
 from trainer.config.commands import TrainSettings
+from trainer.config.lessons import LessonsCommand
 from trainer.config.settings import Command, settings_of, variable_of
 from trainer.ledger.commands import BEAT, Settings, TakenStart, finish_start, keep_start, take_start
+from trainer.ledger.lesson_admissions import note_try, one_admission_at_a_time, wanted_admissions
 from trainer.ledger.periods import AWAY
 from trainer.schedule.training_process import Ended, train, variables_for
 
 TRAIN_MMO = (sys.executable, "-m", "trainer.cli.train_mmo")
+GATE_LESSONS = (sys.executable, "-m", "trainer.cli.lessons", "gate", "--asked")
 
 
 def environment_of(settings: Command, asked: Settings, model: str) -> dict[str, str]:
@@ -100,6 +104,38 @@ async def run_next(
     if taken is None:
         return None
     return await run_start(database, settings, taken, command=command, stop=stop, quiet=quiet)
+
+
+async def gate_what_was_asked_for(
+    database: Database,
+    settings: Command,
+    game: str,
+    *,
+    command: Sequence[str] = GATE_LESSONS,
+    stop: asyncio.Event,
+    quiet: bool,
+) -> Ended | None:
+    """Put lessons from outside to the gate that somebody asked about; None if nobody did, or a host is at it.
+
+    What a process leaves undone that was not asked to stop has failed: the reason is kept, and it is not tried again
+    until somebody asks again.
+    """
+    if not await wanted_admissions(database.pool, game):
+        return None
+    async with one_admission_at_a_time(database, game) as is_free:
+        if not is_free:
+            return None
+    lost = asyncio.Event()
+    passing = asyncio.create_task(_pass_on(stop, lost), name="end of this host")
+    try:
+        environment = os.environ | variables_for(LessonsCommand, settings)
+        ended = await train(command, environment, stop=stop, lost=lost, quiet=quiet)
+    finally:
+        passing.cancel()
+    if ended.exit_code != 0 and not ended.was_interrupted:
+        for admission in await wanted_admissions(database.pool, game):
+            await note_try(database.pool, admission, redact(ended.last_words) or f"exit code {ended.exit_code}")
+    return ended
 
 
 def asked_settings(values: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any]]:

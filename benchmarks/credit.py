@@ -32,10 +32,10 @@ from data_bridge.window_ids import start_of, window_of
 from trainer.inference.base_model import EMBEDDED, model_directory, prompt_tokens
 from trainer.inference.layout import Layout
 from trainer.inference.policy import CpuPolicy
+from trainer.inference.shared_prefix import beginning_of
 from trainer.train.backends.art_interface import import_art
 from trainer.train.backends.balance import Alternatives, aim_of, balance
 from trainer.train.backends.cpu_step import StepSettings, gradient_step
-from trainer.train.backends.packing import beginning_of
 from trainer.train.credit import weights
 from trainer.world.actions import BUY, SELL, Decision
 from trainer.world.exchange import Exchange

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
-from trainer.inference.head import ChosenLogprobs
+from trainer.inference.head import chosen_logprobs
 
 VOCABULARY, SIZE = 1000, 16
 
@@ -24,8 +22,7 @@ def test_values_and_gradients_are_those_of_log_softmax(tokens: int) -> None:
     expected = whole.gather(1, wanted[:, None])[:, 0]
     [gradient] = torch.autograd.grad((expected * factors).sum(), hidden)
 
-    found: Any = ChosenLogprobs.apply(hidden, weight, wanted)
-    logprobs, entropies = found
+    logprobs, entropies = chosen_logprobs(hidden, weight, wanted)
     torch.testing.assert_close(logprobs, expected)
     torch.testing.assert_close(entropies, -(whole.exp() * whole).sum(dim=-1))
     assert not entropies.requires_grad
@@ -41,12 +38,12 @@ def test_what_is_kept_for_the_backward_pass_is_as_large_as_the_input() -> None:
 
     hidden = torch.randn(300, SIZE, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        ChosenLogprobs.apply(hidden, torch.randn(VOCABULARY, SIZE), torch.zeros(300, dtype=torch.long))
+        chosen_logprobs(hidden, torch.randn(VOCABULARY, SIZE), torch.zeros(300, dtype=torch.long))
     assert kept == [300 * SIZE]
 
 
 def test_a_broken_input_gives_no_number_for_its_token_alone() -> None:
     hidden = torch.randn(3, SIZE)
     hidden[1] = torch.nan
-    logprobs: Any = ChosenLogprobs.apply(hidden, torch.randn(VOCABULARY, SIZE), torch.tensor([1, 2, 3]))[0]
+    logprobs, _ = chosen_logprobs(hidden, torch.randn(VOCABULARY, SIZE), torch.tensor([1, 2, 3]))
     assert logprobs.isfinite().tolist() == [True, False, True]

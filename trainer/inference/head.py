@@ -19,12 +19,16 @@ _TOKENS_AT_ONCE = 128
 """Matrix products are at full speed, and a block is small enough for malloc to use again."""
 
 
-class ChosenLogprobs(torch.autograd.Function):
-    """``apply(hidden, weight, wanted)``: log-probabilities of ``wanted`` [tokens], and entropies without a gradient.
+def chosen_logprobs(hidden: Tensor, weight: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of ``wanted`` [tokens], and entropies without a gradient.
 
     ``weight`` [vocabulary, size] is frozen. Gradients equal those of ``log_softmax``.
     """
+    found: tuple[Tensor, Tensor] = _ChosenLogprobs.apply(hidden, weight, wanted)  # type: ignore[no-untyped-call]  # torch's own
+    return found
 
+
+class _ChosenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         logprobs, entropies = hidden.new_empty(len(wanted)), hidden.new_empty(len(wanted))

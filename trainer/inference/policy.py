@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from data_bridge.errors import BackendError
 from data_bridge.scoring import Scored, ScoreRequest
 from trainer.inference.base_model import end_tokens, load_base, load_tokenizer, prompt_tokens
-from trainer.inference.head import ChosenLogprobs
+from trainer.inference.head import chosen_logprobs
 from trainer.inference.layout import Layout
 from trainer.inference.shared_prefix import (
     Layer,
@@ -258,8 +258,7 @@ class CpuPolicy:
     def _head(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         head = self._causal.get_output_embeddings()
         if head.bias is None and not (self.learns_entropy and torch.is_grad_enabled()):
-            result: tuple[Tensor, Tensor] = ChosenLogprobs.apply(hidden, head.weight, wanted)  # type: ignore[no-untyped-call]  # torch's own
-            return result
+            return chosen_logprobs(hidden, head.weight, wanted)
         places = range(0, len(wanted), _LOGITS_AT_ONCE)
         parts = [
             recomputed(self._read_out, head, hidden[some], wanted[some], use_reentrant=False)

@@ -10,7 +10,8 @@ and ``certificates`` the evidence. ``model_lock`` and ``periods`` say which proc
 token; ``clock`` says what time it is. ``events`` are what happened, for those who watch; ``commands`` what was asked of
 any host, ``audit`` who asked, ``ingest_keys`` who may send rows, ``rewards_asked`` scores on demand, ``advice`` what
 was proposed to whom and what came of it, ``forget`` one agent. ``lessons`` are stored once, ``lesson_search`` finds
-those that may be shown, ``lesson_upkeep`` merges and retires them, ``injections`` are what agents were shown.
-``simulation`` stores the simulated market, ``run_folder`` mirrors a run for people, and ``lineage`` traces a checkpoint
-to its windows and back. Code that only displays data reads through ``read``.
+those that may be shown, ``lesson_upkeep`` merges and retires them, ``lesson_admissions`` are those from outside on
+their way through the gate, ``injections`` what agents were shown. ``simulation`` stores the simulated market,
+``run_folder`` mirrors a run for people, and ``lineage`` traces a checkpoint to its windows and back. Code that only
+displays data reads through ``read``.
 """

@@ -9,6 +9,6 @@ the current step, ``code_version`` says which code ran. ``curriculum`` draws wha
 judges without training; ``score`` judges one trajectory on demand, ``check_report`` says what can be trained;
 ``advice`` is a console's advisor and what it learns, ``calibrate_advice`` what its confidence means; ``promotion``
 promotes, rolls back and settles canaries by stored evidence. ``distilling`` keeps lessons beside a run or later from
-the ledger, ``lesson_desk`` is what the console and others look them up with. The same command resumes a run that did
-not end as done.
+the ledger, ``lesson_desk`` is what the console and others look them up with, ``gate_lessons`` puts those from outside
+to the gate. The same command resumes a run that did not end as done.
 """

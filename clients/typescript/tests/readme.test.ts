@@ -1,0 +1,108 @@
+/** Every command and every program of the README. */
+import { execFile } from "node:child_process";
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+
+import { afterAll, beforeAll, expect, test } from "vitest";
+
+import { SimulatedPolicy } from "../simulated-policy.js";
+import { keyOf, served } from "./console.js";
+import { CLIENT, PYTHON, ROOT, storedRows } from "./python.js";
+
+const run = promisify(execFile);
+const README = await readFile(join(CLIENT, "README.md"), "utf8");
+const BLOCKS = [...README.matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(([, language = "", text = ""]) => ({ language, text }));
+const COMMANDS = BLOCKS.filter((one) => one.language === "bash").flatMap((one) => one.text.trim().split("\n"));
+const PROGRAMS = BLOCKS.filter((one) => one.language === "ts").map((one) => one.text);
+
+let game = ""; // the folder of a game that uses the package
+let environment: Record<string, string> = {};
+
+/** What a command prints; an error with all of it if it fails. */
+async function output(command: string, words: readonly string[], cwd: string, more: Record<string, string> = {}): Promise<string> {
+  const { stdout, stderr } = await run(command, [...words], { cwd, env: { ...process.env, ...more } });
+  return stdout + stderr;
+}
+
+beforeAll(async () => {
+  game = await mkdtemp(join(tmpdir(), "hs-game-"));
+  environment = { HINDSIGHT_URL: served.url, HINDSIGHT_KEY: served.full };
+  await output("npm", ["pack", "--pack-destination", game], CLIENT);
+  await writeFile(join(game, "package.json"), '{"name": "game", "private": true, "type": "module"}');
+  await output("npm", ["install", "--offline", "./hindsight-grpo-client-0.1.0.tgz"], game);
+});
+afterAll(() => rm(game, { recursive: true, force: true }));
+
+test("the package has the built modules with their types and nothing else, and needs nothing", async () => {
+  const installed = join(game, "node_modules", "hindsight-grpo-client");
+  expect((await readdir(installed)).sort()).toEqual(["README.md", "dist", "package.json"]);
+  expect(await readdir(join(installed, "dist"))).toEqual(expect.arrayContaining(["index.js", "index.d.ts"]));
+  expect((await readdir(join(game, "node_modules"))).filter((name) => !name.startsWith("."))).toEqual(["hindsight-grpo-client"]);
+});
+
+test("the programs of the README compile strictly against the package, and run", async () => {
+  expect(PROGRAMS).toHaveLength(3);
+  await mkdir(join(game, "node_modules", "@types"));
+  for (const name of ["@types/node", "undici-types"]) await symlink(join(CLIENT, "node_modules", name), join(game, "node_modules", name));
+  for (const [place, text] of PROGRAMS.entries()) await writeFile(join(game, `program-${place}.ts`), text);
+  const strict = ["--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022", "--types", "node"];
+  await output(join(CLIENT, "node_modules", ".bin", "tsc"), [...strict, ...PROGRAMS.map((_, place) => `program-${place}.ts`)], game);
+
+  const policy = new SimulatedPolicy();
+  const more = { ...environment, PROMPTS_URL: await policy.open(), PROMPTS_KEY: policy.key };
+  const said = await Promise.all(PROGRAMS.map((_, place) => output(process.execPath, [`program-${place}.js`], game, more)));
+  await policy.close();
+  expect(said[0]).toContain("1 delivered, 0 refused");
+  expect(said[1]).toMatch(/waiting|409 conflict/);
+  expect(said[2]).toContain("episodes: 10");
+  expect((await storedRows(served.database, "agent-7")).map((row) => row["finalBalance"])).toEqual([990]);
+});
+
+/** How each command is run here; those of `make` have run before this test can. */
+const RUN: Record<string, () => Promise<string>> = {
+  "npm ci": makes,
+  "npm test": makes,
+  "npm pack": () => output("npm", ["pack", "--dry-run"], CLIENT),
+  "npm install ./hindsight-grpo-client-0.1.0.tgz": () => output("npm", ["ls", "hindsight-grpo-client"], game),
+  "npm run generate": () => output("npm", ["run", "generate"], CLIENT),
+  "npm run demo": demo,
+  "npm run demo -- --simulated": simulatedDemo,
+  "python scripts/traces.py import spool/rejected.jsonl": importRejected,
+};
+
+async function makes(): Promise<string> {
+  const makefile = await readFile(join(ROOT, "Makefile"), "utf8");
+  expect(makefile).toMatch(/^test-typescript:.*cd clients\/typescript .*\|\| npm ci .*npm test$/ms);
+  return "";
+}
+
+async function demo(): Promise<string> {
+  const key = await keyOf("agent", "demo-agent");
+  const said = await output("npm", ["run", "-s", "demo"], CLIENT, { HINDSIGHT_URL: served.url, HINDSIGHT_KEY: key });
+  expect(said).toContain(`Delivered 1 trajectory to ${served.url}, refused 0.`);
+  return said;
+}
+
+async function simulatedDemo(): Promise<string> {
+  const said = await output("npm", ["run", "-s", "demo", "--", "--simulated"], CLIENT, environment);
+  expect(said).toContain("No console was given: the trajectory waits in 1 file of the spool");
+  expect(said).toContain("SIMULATED policy");
+  expect(said).toContain("192 episodes");
+  return said;
+}
+
+async function importRejected(): Promise<string> {
+  const line = { reason: "late", trajectory: { trajectoryId: "readme-1", agentId: "readme-agent", startTime: "2026-03-02T10:05:00Z", stepsJson: "[{}]" } };
+  await mkdir(join(game, "spool"), { recursive: true });
+  await writeFile(join(game, "spool", "rejected.jsonl"), `${JSON.stringify(line)}\n`);
+  const words = [join(ROOT, "scripts", "traces.py"), "import", "spool/rejected.jsonl"];
+  return await output(PYTHON, words, game, { DATABASE_URL: served.database });
+}
+
+test.each(COMMANDS)("%s", async (command) => {
+  const how = RUN[command];
+  expect(how, "a new command of the README needs a way to run it here").toBeDefined();
+  await how?.();
+});

@@ -17,13 +17,19 @@ const ROOT = fileURLToPath(new URL("../../", import.meta.url));
 const AGENT = "demo-agent";
 const BUFFER = 64;
 const isSimulated = process.argv.includes("--simulated");
-const folder = await mkdtemp(join(tmpdir(), "hs-demo-"));
 
-try {
-  await recordAnHour(join(folder, "spool"));
-  await learnAboutPrompts(join(folder, "home"));
-} finally {
-  await rm(folder, { recursive: true, force: true });
+/** A game in which the judged score of a mutated prompt is a table. */
+class SimulatedPrompts implements Environment {
+  static readonly state: State = { embedding: Array.from({ length: 1536 }, (_, place) => Math.cos(place) / 28) };
+
+  reset(): State {
+    return SimulatedPrompts.state;
+  }
+
+  apply(mutation: Mutation): { state: State; reward: number; done: boolean } {
+    const reward = mutation === "expansion" ? 0.5 : mutation === "keep" ? 0 : -0.1;
+    return { state: SimulatedPrompts.state, reward, done: true };
+  }
 }
 
 /** An agent that decides three times and records it. */
@@ -51,8 +57,8 @@ async function recordAnHour(spool: string): Promise<void> {
   await recorder.close();
   if (hasConsole) {
     console.log(`Delivered ${recorder.delivered} trajectory to ${url}, refused ${recorder.rejected}.`);
-    const { state, serving } = await hindsight.training.status();
-    console.log(`The console is ${state}; it serves ${serving ?? "nothing yet"}.`);
+    const { release } = await hindsight.lessons.policy(AGENT);
+    console.log(`The agent was given ${release ?? "no release yet"}.`);
   } else {
     const kept = (await readdir(spool)).filter((name) => name.endsWith(".spool"));
     console.log(`No console was given: the trajectory waits in ${kept.length} file of the spool for the next recorder.`);
@@ -91,16 +97,11 @@ async function learnAboutPrompts(home: string): Promise<void> {
   }
 }
 
-/** A game in which the judged score of a mutated prompt is a table. */
-class SimulatedPrompts implements Environment {
-  static readonly state: State = { embedding: Array.from({ length: 1536 }, (_, place) => Math.cos(place) / 28) };
+const folder = await mkdtemp(join(tmpdir(), "hs-demo-"));
 
-  reset(): State {
-    return SimulatedPrompts.state;
-  }
-
-  apply(mutation: Mutation): { state: State; reward: number; done: boolean } {
-    const reward = mutation === "expansion" ? 0.5 : mutation === "keep" ? 0 : -0.1;
-    return { state: SimulatedPrompts.state, reward, done: true };
-  }
+try {
+  await recordAnHour(join(folder, "spool"));
+  await learnAboutPrompts(join(folder, "home"));
+} finally {
+  await rm(folder, { recursive: true, force: true });
 }

@@ -25,7 +25,8 @@ export const SOURCES: Record<"console" | "prompts", Source> = {
   prompts: {
     file: fileURLToPath(new URL("src/generated/prompts.ts", import.meta.url)),
     needs: "scripts/prompts.py",
-    program: "TO BE NAMED",
+    program:
+      "from trainer.console.policy_api import ALONE as o\nfrom trainer.console.openapi import document\nmade = document(o, under='')",
   },
 };
 
@@ -36,9 +37,8 @@ export function isThere(source: Source): boolean {
 
 /** The types of a server's document, as they should be in its file. */
 export async function generated(source: Source): Promise<string> {
-  const python = process.env["PYTHON"] ?? `${ROOT}.venv/bin/python`;
   const program = `${source.program}\nimport json\nprint(json.dumps(made))`;
-  const document = execFileSync(python, ["-c", program], { cwd: ROOT, encoding: "utf8", maxBuffer: 2 ** 26 });
+  const document = execFileSync(`${ROOT}.venv/bin/python`, ["-c", program], { cwd: ROOT, encoding: "utf8", maxBuffer: 2 ** 26 });
   return HEAD + astToString(await openapiTS(document, { defaultNonNullable: false, alphabetize: true }));
 }
 

@@ -67,20 +67,17 @@ export class Prompts {
   }
 }
 
-/** The conversation that a prompt begins: its system text with the game's values, and its examples as turns. */
+/**
+ * The beginning of a conversation, as the server finds it again in the log: the system text with the game's values, then
+ * the examples as turns. A variable without a value stays as it is.
+ */
 export function promptMessages(prompt: CurrentPrompt, values: Readonly<Record<string, string>> = {}): Message[] {
-  const system = (prompt.system ?? "").replace(/\{(\w+)\}/g, (mark, name: string) =>
-    prompt.variables.includes(name) ? valueOf(values, name) : mark,
+  const system = (prompt.system ?? "").replace(/\{([a-z][a-z0-9_]{0,40})\}/g, (mark, name: string) =>
+    Object.hasOwn(values, name) ? (values[name] ?? mark) : mark,
   );
   const turns = prompt.examples.flatMap(({ user, assistant }): Message[] => [
     { role: "user", content: user },
     { role: "assistant", content: assistant },
   ]);
-  return [{ role: "system", content: system }, ...turns];
-}
-
-function valueOf(values: Readonly<Record<string, string>>, name: string): string {
-  const value = values[name];
-  if (value === undefined) throw new RangeError(`The prompt needs the variable ${name}: give its value.`);
-  return value;
+  return system === "" ? turns : [{ role: "system", content: system }, ...turns];
 }

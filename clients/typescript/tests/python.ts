@@ -1,13 +1,11 @@
 /** The Python side of the repository, for tests that look at what arrived there. */
 import { execFile } from "node:child_process";
-import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
 export const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
 export const CLIENT = fileURLToPath(new URL("../", import.meta.url));
-const OWN = `${ROOT}.venv/bin/python`;
-export const PYTHON = process.env["PYTHON"] ?? (existsSync(OWN) ? OWN : "python3");
+export const PYTHON = `${ROOT}.venv/bin/python`; // made by `make setup-dev`
 
 const run = promisify(execFile);
 

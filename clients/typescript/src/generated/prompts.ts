@@ -7,7 +7,6 @@ interface UpdateAnswer { state: string; version: number; waiting: number; needed
 interface StoreAnswer { experience_id: string; stored: boolean; usable: boolean; waiting: number; needed: number; version: number }
 interface SaveAnswer { name: string; version: number; sha256: string }
 export interface paths {
-  "/health": { get: { responses: { 200: Answer<{ status: string }> } } };
   "/stats": { get: { responses: { 200: Answer<{ version: number; parent: number | null; updates: number; dimensions: number; actions: string[]; buffer: { size: number; waiting: number; needed: number }; experience: { received: number; trained: number; waiting: number; stale: number }; action_counts: Record<string, number>; mean_reward: number | null; saved: string[]; last_update: Losses | null }> } } };
   "/select_action": { post: { requestBody: Asked<StateBody & { deterministic?: boolean; seed?: number | null }>; responses: { 200: Answer<{ action: number; name: string; log_prob: number; value: number; probabilities: number[]; action_mask: boolean[]; version: number; embedding: number[] | null }> } } };
   "/get_distribution": { post: { requestBody: Asked<StateBody>; responses: { 200: Answer<{ probabilities: number[]; names: string[]; entropy: number; value: number; action_mask: boolean[]; version: number; embedding: number[] | null }> } } };

@@ -5,9 +5,11 @@ import type { paths } from "../generated/prompts.js";
 import { ServerProcess, type ServerOptions } from "./server-process.js";
 import {
   MUTATIONS,
+  maskOf,
   type Distribution,
   type Experience,
   type Loaded,
+  type Mask,
   type Mutation,
   type Saved,
   type SelectedAction,
@@ -95,8 +97,9 @@ export class RLInterface {
     await started.stop();
   }
 
-  health(): Promise<{ status: string }> {
-    return this.#service.call("get", "/health");
+  /** HindsightError if the service does not answer. */
+  async health(): Promise<void> {
+    await this.#service.send("get", "/health", {}); // the one call that needs no key and is in no document
   }
 
   stats(): Promise<Stats> {
@@ -160,7 +163,7 @@ export class RLInterface {
     for (const [step, { selected, state: before, reward, done }] of taken.entries()) {
       const stored = await this.storeExperience({
         embedding: embeddingOf(before, selected),
-        action_mask: selected.action_mask,
+        action_mask: maskOf(selected.action_mask),
         action: selected.action,
         version: selected.version,
         experience_id: `${id}:${step}`,
@@ -188,9 +191,9 @@ export class RLInterface {
   }
 }
 
-function asked(state: State): { prompt: string } | { embedding: number[]; action_mask?: boolean[] } {
+function asked(state: State): { prompt: string } | { embedding: number[]; action_mask?: Mask } {
   if ("prompt" in state) return { prompt: state.prompt };
-  const mask = state.action_mask === undefined ? {} : { action_mask: [...state.action_mask] };
+  const mask = state.action_mask === undefined ? {} : { action_mask: maskOf(state.action_mask) };
   return { embedding: [...state.embedding], ...mask };
 }
 

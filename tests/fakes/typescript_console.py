@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from data_bridge.database import open_database
@@ -40,7 +41,8 @@ async def main(folder: Path) -> None:
             lessons = await open_lessons_of(database, WordEmbedder())
             await lessons.store([new_lesson("strike means sell", scope=Scope("game"), sources=(source(1),))])
             judged = {"judge_model": "gpt-test", "judge_base_url": judge.base_url, "judge_api_key": "sk-of-these-tests"}
-            async with opened_console(database, folder, price="0.25/2", **judged) as console:
+            quick = {"advice_timeout": timedelta(milliseconds=200)}  # nothing serves the release here
+            async with opened_console(database, folder, price="0.25/2", **judged, **quick) as console:
                 ready = {"url": console.url, "full": FULL, "read": READ, "database": url}
                 sys.stdout.write(f"{json.dumps(ready)}\n")
                 sys.stdout.flush()

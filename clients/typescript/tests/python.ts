@@ -1,4 +1,4 @@
-/** The Python side of the repository, for tests that look at what arrived there. */
+/** Commands, and the Python side of the repository for tests that look at what arrived there. */
 import { execFile } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
@@ -9,10 +9,16 @@ export const PYTHON = `${ROOT}.venv/bin/python`; // made by `make setup-dev`
 
 const run = promisify(execFile);
 
-/** What a Python command prints. */
-export async function python(words: readonly string[], environment: Readonly<Record<string, string>> = {}): Promise<string> {
-  const options = { cwd: ROOT, env: { ...process.env, ...environment }, maxBuffer: 2 ** 26 };
-  return (await run(PYTHON, [...words], options)).stdout;
+type Variables = Readonly<Record<string, string>>;
+
+/** What a command prints; an error with all of it if it fails. */
+export async function output(command: string, words: readonly string[], cwd: string, more: Variables = {}): Promise<string> {
+  return (await run(command, [...words], { cwd, env: { ...process.env, ...more }, maxBuffer: 2 ** 26 })).stdout;
+}
+
+/** What a Python command of the repository prints. */
+export async function python(words: readonly string[], more: Variables = {}): Promise<string> {
+  return await output(PYTHON, words, ROOT, more);
 }
 
 export interface StoredRow {

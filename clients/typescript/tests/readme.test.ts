@@ -1,17 +1,14 @@
 /** Every command and every program of the README. */
-import { execFile } from "node:child_process";
 import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { promisify } from "node:util";
 
 import { afterAll, beforeAll, expect, test } from "vitest";
 
 import { SimulatedPolicy } from "../simulated-policy.js";
 import { keyOf, served } from "./console.js";
-import { CLIENT, PYTHON, ROOT, storedRows } from "./python.js";
+import { CLIENT, output, PYTHON, ROOT, storedRows } from "./python.js";
 
-const run = promisify(execFile);
 const README = await readFile(join(CLIENT, "README.md"), "utf8");
 const BLOCKS = [...README.matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(([, language = "", text = ""]) => ({ language, text }));
 const COMMANDS = BLOCKS.filter((one) => one.language === "bash").flatMap((one) => one.text.trim().split("\n"));
@@ -19,12 +16,6 @@ const PROGRAMS = BLOCKS.filter((one) => one.language === "ts").map((one) => one.
 
 let game = ""; // the folder of a game that uses the package
 let environment: Record<string, string> = {};
-
-/** What a command prints; an error with all of it if it fails. */
-async function output(command: string, words: readonly string[], cwd: string, more: Record<string, string> = {}): Promise<string> {
-  const { stdout, stderr } = await run(command, [...words], { cwd, env: { ...process.env, ...more } });
-  return stdout + stderr;
-}
 
 beforeAll(async () => {
   game = await mkdtemp(join(tmpdir(), "hs-game-"));
@@ -60,45 +51,43 @@ test("the programs of the README compile strictly against the package, and run",
   expect((await storedRows(served.database, "agent-7")).map((row) => row["finalBalance"])).toEqual([990]);
 });
 
-/** How each command is run here; those of `make` have run before this test can. */
-const RUN: Record<string, () => Promise<string>> = {
+/** How each command is run here, or what shows that it was run before. */
+const RUN: Record<string, () => Promise<void>> = {
   "npm ci": makes,
   "npm test": makes,
-  "npm pack": () => output("npm", ["pack", "--dry-run"], CLIENT),
-  "npm install ./hindsight-grpo-client-0.1.0.tgz": () => output("npm", ["ls", "hindsight-grpo-client"], game),
-  "npm run generate": () => output("npm", ["run", "generate"], CLIENT),
+  "npm pack": async () => expect(await readdir(game)).toContain("hindsight-grpo-client-0.1.0.tgz"),
+  "npm install ./hindsight-grpo-client-0.1.0.tgz": async () =>
+    expect(await readdir(join(game, "node_modules"))).toContain("hindsight-grpo-client"),
+  "npm run generate": async () => expect(await readdir(join(CLIENT, "tests"))).toContain("generated.test.ts"),
   "npm run demo": demo,
   "npm run demo -- --simulated": simulatedDemo,
   "python scripts/traces.py import spool/rejected.jsonl": importRejected,
 };
 
-async function makes(): Promise<string> {
+async function makes(): Promise<void> {
   const makefile = await readFile(join(ROOT, "Makefile"), "utf8");
   expect(makefile).toMatch(/^test-typescript:.*cd clients\/typescript .*\|\| npm ci .*npm test$/ms);
-  return "";
 }
 
-async function demo(): Promise<string> {
+async function demo(): Promise<void> {
   const key = await keyOf("agent", "demo-agent");
   const said = await output("npm", ["run", "-s", "demo"], CLIENT, { HINDSIGHT_URL: served.url, HINDSIGHT_KEY: key });
   expect(said).toContain(`Delivered 1 trajectory to ${served.url}, refused 0.`);
-  return said;
 }
 
-async function simulatedDemo(): Promise<string> {
+async function simulatedDemo(): Promise<void> {
   const said = await output("npm", ["run", "-s", "demo", "--", "--simulated"], CLIENT, environment);
   expect(said).toContain("No console was given: the trajectory waits in 1 file of the spool");
   expect(said).toContain("SIMULATED policy");
   expect(said).toContain("192 episodes");
-  return said;
 }
 
-async function importRejected(): Promise<string> {
+async function importRejected(): Promise<void> {
   const line = { reason: "late", trajectory: { trajectoryId: "readme-1", agentId: "readme-agent", startTime: "2026-03-02T10:05:00Z", stepsJson: "[{}]" } };
   await mkdir(join(game, "spool"), { recursive: true });
   await writeFile(join(game, "spool", "rejected.jsonl"), `${JSON.stringify(line)}\n`);
   const words = [join(ROOT, "scripts", "traces.py"), "import", "spool/rejected.jsonl"];
-  return await output(PYTHON, words, game, { DATABASE_URL: served.database });
+  expect(await output(PYTHON, words, game, { DATABASE_URL: served.database })).toContain("1 of them new");
 }
 
 test.each(COMMANDS)("%s", async (command) => {

@@ -141,8 +141,8 @@ test("the simulated policy learns which mutation helps", async () => {
   onTestFinished(close);
   const trainer = new RLTrainer(rl, new Bandit());
   await trainer.start();
-  const { recentReward } = await trainer.train(20 * BUFFER);
-  expect(recentReward).toBeGreaterThan(0.8);
+  const { updates } = await trainer.train(4 * BUFFER);
+  expect(updates).toBe(4);
   expect((await rl.getDistribution({ embedding: EMBEDDING })).probabilities[3]).toBeGreaterThan(0.9);
 });
 

@@ -11,7 +11,15 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 import { SimulatedPolicy } from "./simulated-policy.js";
-import { Hindsight, RLInterface, RLTrainer, type Environment, type Message, type Mutation, type State } from "./src/index.js";
+import {
+  type Environment,
+  Hindsight,
+  type Message,
+  type Mutation,
+  RLInterface,
+  RLTrainer,
+  type State,
+} from "./src/index.js";
 
 const ROOT = fileURLToPath(new URL("../../", import.meta.url));
 const AGENT = "demo-agent";
@@ -61,7 +69,9 @@ async function recordAnHour(spool: string): Promise<void> {
     console.log(`The agent was given ${release ?? "no release yet"}.`);
   } else {
     const kept = (await readdir(spool)).filter((name) => name.endsWith(".spool"));
-    console.log(`No console was given: the trajectory waits in ${kept.length} file of the spool for the next recorder.`);
+    console.log(
+      `No console was given: the trajectory waits in ${kept.length} file of the spool for the next recorder.`,
+    );
   }
 }
 

@@ -23,7 +23,8 @@ const SOURCES: readonly Source[] = [
   {
     file: fileURLToPath(new URL("src/generated/console.ts", import.meta.url)),
     needs: "trainer/console/app.py",
-    program: "from trainer.console.app import OPERATIONS as o\nfrom trainer.console.openapi import document\nmade = document(o)",
+    program:
+      "from trainer.console.app import OPERATIONS as o\nfrom trainer.console.openapi import document\nmade = document(o)",
   },
   {
     file: fileURLToPath(new URL("src/generated/prompts.ts", import.meta.url)),
@@ -36,7 +37,11 @@ const SOURCES: readonly Source[] = [
 /** The types of a server's document, as they should be in its file. */
 async function generated(source: Source): Promise<string> {
   const program = `${source.program}\nimport json\nprint(json.dumps(made))`;
-  const document = execFileSync(`${ROOT}.venv/bin/python`, ["-c", program], { cwd: ROOT, encoding: "utf8", maxBuffer: 2 ** 26 });
+  const document = execFileSync(`${ROOT}.venv/bin/python`, ["-c", program], {
+    cwd: ROOT,
+    encoding: "utf8",
+    maxBuffer: 2 ** 26,
+  });
   return HEAD + astToString(await openapiTS(document, { defaultNonNullable: false, alphabetize: true }));
 }
 
@@ -46,5 +51,7 @@ for (const source of SOURCES.filter((one) => existsSync(ROOT + one.needs))) {
   const isNew = !existsSync(source.file) || readFileSync(source.file, "utf8") !== text;
   if (isNew && isCheck) process.exitCode = 1;
   else if (isNew) writeFileSync(source.file, text);
-  console.log(`${source.file} ${!isNew ? "is up to date" : isCheck ? "is out of date: npm run generate" : "was written"}`);
+  console.log(
+    `${source.file} ${!isNew ? "is up to date" : isCheck ? "is out of date: npm run generate" : "was written"}`,
+  );
 }

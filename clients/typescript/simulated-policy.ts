@@ -137,8 +137,11 @@ export class SimulatedPolicy {
 
   #drawn(probabilities: readonly number[]): number {
     let left = this.random();
-    const found = probabilities.findIndex((probability) => (left -= probability) < 0);
-    return found >= 0 ? found : probabilities.findLastIndex((probability) => probability > 0);
+    for (const [action, probability] of probabilities.entries()) {
+      left -= probability;
+      if (left < 0) return action;
+    }
+    return probabilities.findLastIndex((probability) => probability > 0);
   }
 
   #distribution(sent: Sent): object {
@@ -152,7 +155,8 @@ export class SimulatedPolicy {
     const { action = -1, reward = Number.NaN, version = 0, experience_id: id = String(this.#experience.length) } = sent;
     if (MUTATIONS[action] === undefined) throw new Refused(422, "invalid", "action: there is no such one.", "action");
     if (!Number.isFinite(reward)) throw new Refused(422, "invalid", "reward: give a number.", "reward");
-    if (version < 1 || version > this.#version) throw new Refused(404, "not_found", "version: it never was.", "version");
+    if (version < 1 || version > this.#version)
+      throw new Refused(404, "not_found", "version: it never was.", "version");
     const isNew = !this.#experience.some((one) => one.id === id);
     const usable = version === this.#version;
     if (isNew) {
@@ -200,7 +204,8 @@ export class SimulatedPolicy {
   }
 
   #save(name: string): Answer {
-    if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/.test(name)) throw new Refused(422, "invalid", "name: use letters.", "name");
+    if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/.test(name))
+      throw new Refused(422, "invalid", "name: use letters.", "name");
     const known = this.#saved.get(name);
     if (known !== undefined && known.version !== this.#version) throw new Refused(409, "conflict", `${name} is taken.`);
     this.#saved.set(name, { version: this.#version, preferences: [...this.#preferences] });
@@ -218,7 +223,10 @@ export class SimulatedPolicy {
 
   #stats(): object {
     const received = this.#experience.length;
-    const counted = MUTATIONS.map((name, action) => [name, this.#experience.filter((one) => one.action === action).length]);
+    const counted = MUTATIONS.map((name, action) => [
+      name,
+      this.#experience.filter((one) => one.action === action).length,
+    ]);
     const current = this.#experience.filter((one) => one.version === this.#version).length;
     const trained = this.#updates * this.buffer;
     const rewards = this.#experience.reduce((sum, one) => sum + one.reward, 0);

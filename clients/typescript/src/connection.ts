@@ -74,12 +74,23 @@ export class Connection<Paths> {
   async send(
     method: Method,
     path: string,
-    request: { body?: string | undefined; headers?: Record<string, string>; timeoutMs?: number | undefined; repeatable?: boolean },
+    request: {
+      body?: string | undefined;
+      headers?: Record<string, string>;
+      timeoutMs?: number | undefined;
+      repeatable?: boolean;
+    },
   ): Promise<unknown> {
     const attempts = (request.repeatable ?? method === "get") ? ATTEMPTS : 1;
     for (let attempt = 1; ; attempt += 1) {
       try {
-        return await this.#once(method, path, request.body, request.headers ?? {}, request.timeoutMs ?? this.#timeoutMs);
+        return await this.#once(
+          method,
+          path,
+          request.body,
+          request.headers ?? {},
+          request.timeoutMs ?? this.#timeoutMs,
+        );
       } catch (error) {
         if (attempt === attempts || !(error instanceof HindsightError) || !isPassing(error)) throw error;
         await pause(Math.min(error.retryAfterMs ?? PAUSE_MS * 2 ** attempt, LONGEST_PAUSE_MS));
@@ -108,12 +119,17 @@ export class Connection<Paths> {
       });
       const text = await answer.text();
       if (!answer.ok) throw refusal(answer, text);
-      return JSON.parse(text) as unknown;
+      return parsed(text, answer.status);
     } catch (error) {
       if (error instanceof HindsightError) throw error;
       throw new HindsightError(`${this.#base} does not answer (${reason(error)}).`, 0, "unreachable");
     }
   }
+}
+
+/** Something answered, but in other words: a proxy's page, or another server. */
+export function notHindsight(status: number): HindsightError {
+  return new HindsightError("What answered is not Hindsight: check the url.", status, "unknown");
 }
 
 /** Whether the same call may succeed a little later: the server is away, restarting, or wants us to slow down. */
@@ -129,6 +145,14 @@ function addressed(path: string, parts: object | undefined, query: object | unde
     if (value !== undefined && value !== null) search.set(name, String(value));
   }
   return search.size === 0 ? filled : `${filled}?${search.toString()}`;
+}
+
+function parsed(text: string, status: number): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    throw notHindsight(status);
+  }
 }
 
 function refusal(answer: Response, text: string): HindsightError {

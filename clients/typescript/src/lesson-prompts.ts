@@ -34,7 +34,9 @@ export function policyNamed(name: string): LessonsPolicy | null {
   const kinds = LESSON_KINDS.filter((kind) => named.includes(kind));
   const wording = match?.[3] ?? "notes";
   if (match === null || number < 1 || number > 10 || kinds.length !== new Set(named).size || !isWording(wording)) {
-    throw new RangeError(`${JSON.stringify(name)} is no lessons policy: write NUMBER-KINDS-WORDING, such as 2-all-notes.`);
+    throw new RangeError(
+      `${JSON.stringify(name)} is no lessons policy: write NUMBER-KINDS-WORDING, such as 2-all-notes.`,
+    );
   }
   return { number, kinds, wording };
 }

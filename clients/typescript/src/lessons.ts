@@ -1,7 +1,7 @@
 import type { BodyOf, Operation, QueryOf } from "./connection.js";
 import type { Console } from "./console.js";
 import type { paths } from "./generated/console.js";
-import { policyNamed, withLessons, type LessonsPolicy, type Message } from "./lesson-prompts.js";
+import { type LessonsPolicy, type Message, policyNamed, withLessons } from "./lesson-prompts.js";
 
 type Of<Path extends keyof paths, M extends "get" | "post"> = Operation<paths, Path, M>;
 export type StoreLesson = BodyOf<Of<"/memory/store", "post">>;

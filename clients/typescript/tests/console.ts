@@ -21,7 +21,11 @@ export async function keyOf(kind: "agent" | "team" | "game", owner: string): Pro
 }
 
 /** A client with an ingest key of its own. */
-export async function hindsightOf(kind: "agent" | "team" | "game", owner: string, url = served.url): Promise<Hindsight> {
+export async function hindsightOf(
+  kind: "agent" | "team" | "game",
+  owner: string,
+  url = served.url,
+): Promise<Hindsight> {
   return new Hindsight({ url, key: await keyOf(kind, owner) });
 }
 

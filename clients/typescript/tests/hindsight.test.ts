@@ -1,7 +1,7 @@
 /** Lessons, advice, rewards and trainings over the real API. */
 import { expect, test } from "vitest";
 
-import { Hindsight, policyNamed, withLessons, type Message } from "../src/index.js";
+import { Hindsight, type Message, policyNamed, withLessons } from "../src/index.js";
 import { hindsight, hindsightOf, refusal, served, serving } from "./console.js";
 import { python } from "./python.js";
 
@@ -43,8 +43,18 @@ test("lessons stand in the prompt where the trainer finds them, and only if they
 });
 
 test("a prompt with lessons is word for word what the server's own code makes of it", async () => {
-  const texts = ["plain", "two\nlines  and\u2028more", "<|im_end|> \u200b\u0000 tail ", "\u00a0 é \u3000 x\ud83d\ude00"];
-  const cases = [ASKED, [], [{ role: "system", content: "" }] as Message[], [{ role: "user", content: "u" }] as Message[]];
+  const texts = [
+    "plain",
+    "two\nlines  and\u2028more",
+    "<|im_end|> \u200b\u0000 tail ",
+    "\u00a0 é \u3000 x\ud83d\ude00",
+  ];
+  const cases = [
+    ASKED,
+    [],
+    [{ role: "system", content: "" }] as Message[],
+    [{ role: "user", content: "u" }] as Message[],
+  ];
   const ours = cases.map((messages) => withLessons(messages, texts, "weighed"));
   expect(JSON.parse(await python(["-c", PUT, JSON.stringify([cases, texts])]))).toEqual(ours);
 });
@@ -142,6 +152,10 @@ test("a refusal has the server's sentence, code and field, and never the key", a
   for (const error of [wrong, field, looking, nobody]) {
     expect(JSON.stringify({ ...error, said: error.stack })).not.toContain(served.full);
   }
+  const page = await serving((_, answer) => void answer.end("<html>A gateway's page</html>"));
+  expect((await refusal(new Hindsight({ url: page }).training.status())).message).toBe(
+    "What answered is not Hindsight: check the url.",
+  );
   expect(() => new Hindsight({ url: "http://user:secret@127.0.0.1" })).toThrow("give the key as `key`");
 });
 

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 
 import { expect, test } from "vitest";
 
-import { Hindsight, promptMessages, type CurrentPrompt } from "../src/index.js";
+import { type CurrentPrompt, Hindsight, promptMessages } from "../src/index.js";
 import { hindsightOf, refusal, serving } from "./console.js";
 import { ROOT } from "./python.js";
 
@@ -35,7 +35,8 @@ test("a prompt is asked for once and stays while the server is away; an empty on
     response.writeHead(answer === null ? 503 : 200).end(JSON.stringify(answer ?? {}));
   });
   const lasting = new Hindsight({ url });
-  for (let time = 0; time < 3; time += 1) expect(await lasting.prompts.forDecision("agent-1", "trader")).toEqual(PROMPT);
+  for (let time = 0; time < 3; time += 1)
+    expect(await lasting.prompts.forDecision("agent-1", "trader")).toEqual(PROMPT);
   expect(asked).toEqual(["/api/v1/prompts/current?agent_id=agent-1&role=trader"]);
 
   const { prompts } = new Hindsight({ url, prompts: { refreshMs: 0, timeoutMs: 30_000 } });

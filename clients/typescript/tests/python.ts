@@ -12,7 +12,12 @@ const run = promisify(execFile);
 type Variables = Readonly<Record<string, string>>;
 
 /** What a command prints; an error with all of it if it fails. */
-export async function output(command: string, words: readonly string[], cwd: string, more: Variables = {}): Promise<string> {
+export async function output(
+  command: string,
+  words: readonly string[],
+  cwd: string,
+  more: Variables = {},
+): Promise<string> {
   return (await run(command, [...words], { cwd, env: { ...process.env, ...more }, maxBuffer: 2 ** 26 })).stdout;
 }
 

@@ -10,7 +10,10 @@ import { keyOf, served } from "./console.js";
 import { CLIENT, output, PYTHON, ROOT, storedRows } from "./python.js";
 
 const README = await readFile(join(CLIENT, "README.md"), "utf8");
-const BLOCKS = [...README.matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(([, language = "", text = ""]) => ({ language, text }));
+const BLOCKS = [...README.matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(([, language = "", text = ""]) => ({
+  language,
+  text,
+}));
 const COMMANDS = BLOCKS.filter((one) => one.language === "bash").flatMap((one) => one.text.trim().split("\n"));
 const PROGRAMS = BLOCKS.filter((one) => one.language === "ts").map((one) => one.text);
 
@@ -30,20 +33,40 @@ test("the package has the built modules with their types and nothing else, and n
   const installed = join(game, "node_modules", "hindsight-grpo-client");
   expect((await readdir(installed)).sort()).toEqual(["README.md", "dist", "package.json"]);
   expect(await readdir(join(installed, "dist"))).toEqual(expect.arrayContaining(["index.js", "index.d.ts"]));
-  expect((await readdir(join(game, "node_modules"))).filter((name) => !name.startsWith("."))).toEqual(["hindsight-grpo-client"]);
+  expect((await readdir(join(game, "node_modules"))).filter((name) => !name.startsWith("."))).toEqual([
+    "hindsight-grpo-client",
+  ]);
+});
+
+test("the lock has every package by its exact version and digest, and names no registry", async () => {
+  const manifest = JSON.parse(await readFile(join(CLIENT, "package.json"), "utf8")) as Record<string, object>;
+  expect(manifest["dependencies"]).toBeUndefined();
+  for (const version of Object.values(manifest["devDependencies"] ?? {})) expect(version).toMatch(/^\d+\.\d+\.\d+$/);
+  const lock = await readFile(join(CLIENT, "package-lock.json"), "utf8");
+  expect(lock).not.toContain('"resolved"');
+  const { packages } = JSON.parse(lock) as { packages: Record<string, { integrity?: string }> };
+  const undigested = Object.entries(packages).filter(([name, one]) => name !== "" && one.integrity === undefined);
+  expect(undigested).toEqual([]);
 });
 
 test("the programs of the README compile strictly against the package, and run", async () => {
   expect(PROGRAMS).toHaveLength(3);
   await mkdir(join(game, "node_modules", "@types"));
-  for (const name of ["@types/node", "undici-types"]) await symlink(join(CLIENT, "node_modules", name), join(game, "node_modules", name));
+  for (const name of ["@types/node", "undici-types"])
+    await symlink(join(CLIENT, "node_modules", name), join(game, "node_modules", name));
   for (const [place, text] of PROGRAMS.entries()) await writeFile(join(game, `program-${place}.ts`), text);
   const strict = ["--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022", "--types", "node"];
-  await output(join(CLIENT, "node_modules", ".bin", "tsc"), [...strict, ...PROGRAMS.map((_, place) => `program-${place}.ts`)], game);
+  await output(
+    join(CLIENT, "node_modules", ".bin", "tsc"),
+    [...strict, ...PROGRAMS.map((_, place) => `program-${place}.ts`)],
+    game,
+  );
 
   const policy = new SimulatedPolicy();
   const more = { ...environment, PROMPTS_URL: await policy.open(), PROMPTS_KEY: policy.key };
-  const said = await Promise.all(PROGRAMS.map((_, place) => output(process.execPath, [`program-${place}.js`], game, more)));
+  const said = await Promise.all(
+    PROGRAMS.map((_, place) => output(process.execPath, [`program-${place}.js`], game, more)),
+  );
   await policy.close();
   expect(said[0]).toContain("1 delivered, 0 refused");
   expect(said[1]).toMatch(/waiting|409 conflict/);
@@ -83,7 +106,15 @@ async function simulatedDemo(): Promise<void> {
 }
 
 async function importRejected(): Promise<void> {
-  const line = { reason: "late", trajectory: { trajectoryId: "readme-1", agentId: "readme-agent", startTime: "2026-03-02T10:05:00Z", stepsJson: "[{}]" } };
+  const line = {
+    reason: "late",
+    trajectory: {
+      trajectoryId: "readme-1",
+      agentId: "readme-agent",
+      startTime: "2026-03-02T10:05:00Z",
+      stepsJson: "[{}]",
+    },
+  };
   await mkdir(join(game, "spool"), { recursive: true });
   await writeFile(join(game, "spool", "rejected.jsonl"), `${JSON.stringify(line)}\n`);
   const words = [join(ROOT, "scripts", "traces.py"), "import", "spool/rejected.jsonl"];

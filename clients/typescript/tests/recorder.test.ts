@@ -8,7 +8,7 @@ import { expect, onTestFinished, test } from "vitest";
 
 import type { Action, LLMCall, Recorder, StartOptions } from "../src/index.js";
 import { folder, hindsight, hindsightOf, keyOf, refusal, served } from "./console.js";
-import { Proxy } from "./proxy.js";
+import { Line } from "./line.js";
 import { CLIENT, python, storedRows } from "./python.js";
 
 const ACCOUNTS = { agentBalance: 1000, agentPnL: 12.5, openPositions: 0 };
@@ -79,7 +79,9 @@ test("a row has exactly the shape of the game's recorder", async () => {
     isEvaluation: false,
     usedInTraining: false,
   });
-  expect(String(row?.["startTime"]).slice(0, 13), "its window is the hour of its start").toBe(row?.windowId.slice(0, 13));
+  expect(String(row?.["startTime"]).slice(0, 13), "its window is the hour of its start").toBe(
+    row?.windowId.slice(0, 13),
+  );
   expect(JSON.parse(row?.stepsJson ?? "")).toEqual([
     {
       stepNumber: 0,
@@ -108,7 +110,9 @@ test("steps that fail or are left without an action are recorded as errors, and 
   const client = await hindsightOf("agent", "clumsy-agent");
   const recorder = await client.recorder({ spool: await folder() });
   const broken = recorder.record("clumsy-agent", async (trajectory) => {
-    await trajectory.decide({ agentBalance: Number.NaN }, (step) => step.logLLMCall({ ...CALL, response: "a\0b \ud83d" }));
+    await trajectory.decide({ agentBalance: Number.NaN }, (step) =>
+      step.logLLMCall({ ...CALL, response: "a\0b \ud83d" }),
+    );
     await trajectory.decide(ACCOUNTS, () => {
       throw new Error("the agent broke");
     });
@@ -125,23 +129,24 @@ test("steps that fail or are left without an action are recorded as errors, and 
 });
 
 test("agents go on while the server is away, and everything arrives once when it is back", async () => {
-  const proxy = await new Proxy(served.url).open();
-  onTestFinished(() => proxy.cut());
-  const client = await hindsightOf("team", "away", proxy.url);
+  const line = await new Line(served.url).open();
+  onTestFinished(() => line.cut());
+  const client = await hindsightOf("team", "away", line.url);
   const spool = await folder();
   const problems: string[] = [];
   const recorder = await client.recorder({ spool, onProblem: (message) => problems.push(message) });
   const team = Array.from({ length: 20 }, (_, number) => `agent-${number}`);
   const recorded: string[] = [];
-  const round = async (): Promise<void> => void recorded.push(...(await Promise.all(team.map((agent) => play(recorder, agent)))));
+  const round = async (): Promise<void> =>
+    void recorded.push(...(await Promise.all(team.map((agent) => play(recorder, agent)))));
 
   await round();
   await recorder.flush(FLUSH_MS);
-  await proxy.cut();
+  await line.cut();
   for (let turn = 0; turn < 4; turn += 1) await round();
   expect((await refusal(recorder.flush(300))).message).toMatch(/still wait in .* does not answer/);
   expect(recorder.delivered).toBe(20);
-  await proxy.open();
+  await line.open();
   await round();
   await recorder.close();
 
@@ -154,7 +159,13 @@ test("agents go on while the server is away, and everything arrives once when it
 });
 
 /** A process that records; the ids that were acknowledged when it was killed, or when it ended by itself. */
-async function recordInAProcess(url: string, spool: string, agent: string, key: string, killAfter: number): Promise<string[]> {
+async function recordInAProcess(
+  url: string,
+  spool: string,
+  agent: string,
+  key: string,
+  killAfter: number,
+): Promise<string[]> {
   const words = ["--import", "tsx", "tests/recording-child.ts", url, spool, agent, killAfter === 0 ? "leave" : "go on"];
   const child = spawn(process.execPath, words, {
     cwd: CLIENT,
@@ -252,7 +263,10 @@ test("a row for which the whole request is refused is found by halving", async (
   await recorder.close();
   expect([recorder.delivered, recorder.rejected]).toEqual([4, 1]);
   const [line] = await rejectedIn(spool);
-  expect([line?.trajectory["trajectoryId"], line?.reason]).toEqual([huge.trajectoryId, expect.stringContaining("stepsJson")]);
+  expect([line?.trajectory["trajectoryId"], line?.reason]).toEqual([
+    huge.trajectoryId,
+    expect.stringContaining("stepsJson"),
+  ]);
   expect((await storedRows(served.database, "large/")).map((row) => row.agentId).sort()).toEqual(
     ["a", "b", "d", "e"].map((name) => `large/${name}`),
   );

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 
 import { SimulatedPolicy } from "../simulated-policy.js";
-import { MUTATIONS, RLInterface, RLTrainer, type Environment, type Mutation, type State } from "../src/index.js";
+import { type Environment, MUTATIONS, type Mutation, RLInterface, RLTrainer, type State } from "../src/index.js";
 import { folder, refusal, served } from "./console.js";
 import { PYTHON, ROOT } from "./python.js";
 
@@ -84,7 +84,9 @@ describe.each([
     });
 
     test("a mutation is selected for a prompt, by its name", async () => {
-      const selected = await opened.rl.selectMutation("You are a trader.\n\nReply with BUY, SELL or HOLD.", { deterministic: true });
+      const selected = await opened.rl.selectMutation("You are a trader.\n\nReply with BUY, SELL or HOLD.", {
+        deterministic: true,
+      });
       expect(MUTATIONS).toContain(selected.mutation);
       expect(selected.embedding).toHaveLength(1536);
     });
@@ -102,7 +104,14 @@ describe.each([
     test("the same experience twice is stored once", async () => {
       const { rl } = opened;
       const { version } = await rl.selectAction({ embedding: EMBEDDING });
-      const experience = { embedding: EMBEDDING, action: 3, reward: 0.5, done: true, version, experience_id: "only-once" };
+      const experience = {
+        embedding: EMBEDDING,
+        action: 3,
+        reward: 0.5,
+        done: true,
+        version,
+        experience_id: "only-once",
+      };
       const [first, again] = [await rl.storeExperience(experience), await rl.storeExperience(experience)];
       expect([first.stored, again.stored, again.waiting]).toEqual([true, false, first.waiting]);
     });
@@ -131,7 +140,9 @@ describe.each([
       expect(statistics.mutations.expansion).toBe(bandit.played.filter((one) => one === "expansion").length);
       const after = await rl.stats();
       expect(after.experience.received - before.experience.received).toBe(BUFFER + 6);
-      expect(after.experience.received).toBe(after.experience.trained + after.experience.waiting + after.experience.stale);
+      expect(after.experience.received).toBe(
+        after.experience.trained + after.experience.waiting + after.experience.stale,
+      );
     });
   });
 });
@@ -149,7 +160,10 @@ test("the simulated policy learns which mutation helps", async () => {
 test("an episode has at most five mutations, and one that fails leaves nothing behind", async () => {
   const { rl, close } = await standIn();
   onTestFinished(close);
-  const endless = { reset: () => ({ prompt: "p" }), apply: () => ({ state: { prompt: "q" }, reward: 0.25, done: false }) };
+  const endless = {
+    reset: () => ({ prompt: "p" }),
+    apply: () => ({ state: { prompt: "q" }, reward: 0.25, done: false }),
+  };
   const episode = await rl.trainEpisode(endless);
   expect([episode.mutations.length, episode.totalReward, episode.needed]).toEqual([5, 1.25, BUFFER - 5]);
   let step = 0;

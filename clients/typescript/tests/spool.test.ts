@@ -146,10 +146,12 @@ test("a record larger than one read comes out whole", async () => {
 test("writers and a reader at once lose nothing, however small the segments", async () => {
   const spool = await Spool.open(await folder(), 200);
   const records = Array.from({ length: 300 }, (_, number) => `record-${String(number).padStart(3, "0")}`);
-  const writing = Promise.all(records.map(async (record, number) => {
-    for (let turn = 0; turn < number % 7; turn += 1) await new Promise((next) => setImmediate(next));
-    await spool.append(record);
-  }));
+  const writing = Promise.all(
+    records.map(async (record, number) => {
+      for (let turn = 0; turn < number % 7; turn += 1) await new Promise((next) => setImmediate(next));
+      await spool.append(record);
+    }),
+  );
   const found: string[] = [];
   while (found.length < records.length) {
     found.push(...(await takeAll(spool)));
@@ -158,6 +160,12 @@ test("writers and a reader at once lose nothing, however small the segments", as
   await writing;
   expect(found.sort()).toEqual(records);
   await spool.close();
+});
+
+test("nothing is appended after the end, when others may already take the segments over", async () => {
+  const spool = await Spool.open(await folder());
+  await spool.close();
+  await expect(spool.append("late")).rejects.toThrow("closed");
 });
 
 test("a path that no socket can have is refused in a sentence", async () => {

@@ -2,9 +2,9 @@ import { open } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { isPassing, type Connection } from "../connection.js";
+import { type Connection, isPassing, notHindsight } from "../connection.js";
 import { HindsightError, sentence } from "../errors.js";
-import { TrajectoryRecording, type Row, type StartOptions } from "./recording.js";
+import { type Row, type StartOptions, TrajectoryRecording } from "./recording.js";
 import { Spool } from "./spool.js";
 
 const BATCH_ROWS = 250;
@@ -179,9 +179,7 @@ export class Recorder {
   async #send(records: readonly string[]): Promise<void> {
     const body = `{"trajectories":[${records.join(",")}]}`;
     const answer = (await this.connection.send("post", "/ingest/trajectories", { body })) as { results?: Result[] };
-    if (answer.results?.length !== records.length) {
-      throw new HindsightError("What answered is not Hindsight's console: check the url.", 200, "unknown");
-    }
+    if (answer.results?.length !== records.length) throw notHindsight(200);
     const refused = [...answer.results.entries()].filter(([, result]) => result.state === "refused");
     for (const [place, result] of refused) {
       const row = JSON.parse(records[place] ?? "null") as Row;
@@ -205,6 +203,7 @@ export class Recorder {
   }
 
   #noteFault(error: HindsightError): void {
+    if (error.status === 429) return; // only the pace that the server wants
     if (this.#fault?.code !== error.code) {
       this.#onProblem(`${error.message} Trajectories stay in ${this.spool.folder} until it works again.`);
     }

@@ -163,7 +163,8 @@ export class TrajectoryRecording {
     private readonly options: StartOptions,
   ) {
     this.trajectoryId = options.trajectoryId ?? snowflakeId();
-    for (const [name, value] of Object.entries({ agentId, trajectoryId: this.trajectoryId })) refuseOtherNames(name, value);
+    for (const [name, value] of Object.entries({ agentId, trajectoryId: this.trajectoryId }))
+      refuseOtherNames(name, value);
     if ((options.scenarioId?.length ?? 0) > 100) throw new RangeError("scenarioId: use at most 100 characters.");
     this.#startedAt = moment(options.startedAt ?? new Date(), "startedAt");
   }

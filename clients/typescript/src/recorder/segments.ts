@@ -1,5 +1,5 @@
 import { createHash, randomUUID } from "node:crypto";
-import { open, rename, unlink, type FileHandle } from "node:fs/promises";
+import { type FileHandle, open, rename, unlink } from "node:fs/promises";
 import { join } from "node:path";
 
 /**
@@ -21,7 +21,6 @@ export interface Segment {
 }
 
 export const SUFFIX = ".spool";
-const FIRST_READ = 1 << 20;
 
 export async function createSegment(folder: string, owner: string): Promise<Segment> {
   const began = String(process.hrtime.bigint()).padStart(20, "0");
@@ -98,7 +97,7 @@ export async function read(
 
 /** The lines from `at`, up to `maxBytes` of them or one; null if there is no whole one. */
 async function wholeLines(segment: Segment, at: number, maxBytes: number): Promise<Buffer[] | null> {
-  for (let wanted = Math.min(FIRST_READ, maxBytes); ; wanted *= 2) {
+  for (let wanted = maxBytes; ; wanted *= 2) {
     const length = Math.min(wanted, segment.size - at);
     const buffer = Buffer.alloc(length);
     const { bytesRead } = await segment.file.read(buffer, 0, length, at);

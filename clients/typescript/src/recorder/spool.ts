@@ -2,7 +2,7 @@ import { mkdir, readdir } from "node:fs/promises";
 import { resolve } from "node:path";
 
 import { Owner } from "./owner.js";
-import { append, createSegment, ownerOf, read, remove, SUFFIX, takeOver, type Segment } from "./segments.js";
+import { append, createSegment, ownerOf, read, remove, type Segment, SUFFIX, takeOver } from "./segments.js";
 
 const SEGMENT_BYTES = 16 * 2 ** 20;
 
@@ -31,6 +31,7 @@ export class Spool {
   #segments: Segment[] = [];
   #pending: Pending[] = [];
   #committing: Promise<void> | null = null;
+  #isClosed = false;
   /** How many records of ours were written to disk; the first `finished` of them are done. */
   appended = 0;
   finished = 0;
@@ -57,6 +58,7 @@ export class Spool {
 
   /** Returns when `record`, one line, is on disk; the error of the disk if it cannot be written. */
   async append(record: string): Promise<void> {
+    if (this.#isClosed) throw new Error("The recorder is closed: open another one on the same spool.");
     await new Promise<void>((written, failed) => {
       this.#pending.push({ record, written, failed });
       this.#committing ??= this.#commit().finally(() => {
@@ -104,6 +106,7 @@ export class Spool {
 
   /** Release the files; records that are not done stay on disk for the next process. */
   async close(): Promise<void> {
+    this.#isClosed = true; // from now on others may take our segments over
     await this.#committing;
     for (const segment of this.#segments) {
       if (segment.taken >= segment.size) await remove(segment);

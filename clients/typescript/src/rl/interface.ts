@@ -2,15 +2,15 @@ import { randomUUID } from "node:crypto";
 
 import { Connection } from "../connection.js";
 import type { paths } from "../generated/prompts.js";
-import { ServerProcess, type ServerOptions } from "./server-process.js";
+import { type ServerOptions, ServerProcess } from "./server-process.js";
 import {
-  MUTATIONS,
-  maskOf,
   type Distribution,
   type Experience,
   type Loaded,
   type Mask,
+  MUTATIONS,
   type Mutation,
+  maskOf,
   type Saved,
   type SelectedAction,
   type State,
@@ -112,7 +112,10 @@ export class RLInterface {
   }
 
   /** The same for a prompt, with the mutation by its name. */
-  async selectMutation(prompt: string, options: { deterministic?: boolean; seed?: number } = {}): Promise<SelectedMutation> {
+  async selectMutation(
+    prompt: string,
+    options: { deterministic?: boolean; seed?: number } = {},
+  ): Promise<SelectedMutation> {
     const selected = await this.selectAction({ prompt }, options);
     return { ...selected, mutation: mutationAt(selected.action) };
   }

@@ -1,4 +1,4 @@
-import { spawn, type ChildProcess } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { readFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
@@ -34,11 +34,17 @@ const KEPT_WORDS = 4_000;
 
 /** `scripts/prompts.py serve` as a process of ours. It ends with us, if we end in an orderly way. */
 export class ServerProcess {
+  readonly #child: ChildProcess;
+  readonly #endWithUs = (): void => void this.#child.kill();
+
   private constructor(
-    private readonly child: ChildProcess,
+    child: ChildProcess,
     readonly url: string,
     readonly key: string,
-  ) {}
+  ) {
+    this.#child = child;
+    process.once("exit", this.#endWithUs);
+  }
 
   /** Returns when requests are answered. Error with the server's own sentence if it ends instead. */
   static async start(options: ServerOptions): Promise<ServerProcess> {
@@ -63,7 +69,8 @@ export class ServerProcess {
 
   /** Ask it to stop, and wait until it has. */
   async stop(): Promise<void> {
-    await end(this.child);
+    process.off("exit", this.#endWithUs);
+    await end(this.#child);
   }
 }
 
@@ -73,7 +80,10 @@ async function ready(child: ChildProcess, timeoutMs: number): Promise<Ready> {
     said = (said + part.toString()).slice(-KEPT_WORDS);
   });
   return await new Promise<Ready>((started, failed) => {
-    const timer = setTimeout(() => failed(new Error(`The prompts service did not answer in ${timeoutMs} ms.`)), timeoutMs);
+    const timer = setTimeout(
+      () => failed(new Error(`The prompts service did not answer in ${timeoutMs} ms.`)),
+      timeoutMs,
+    );
     const fail = (why: string): void => {
       clearTimeout(timer);
       failed(new Error(why));
@@ -93,7 +103,9 @@ async function ready(child: ChildProcess, timeoutMs: number): Promise<Ready> {
 function readyIn(line: string): Ready | null {
   try {
     const said = JSON.parse(line) as Partial<Ready> | null;
-    return said?.event === "ready" && said.url !== undefined ? { event: "ready", url: said.url, keys: said.keys ?? null } : null;
+    return said?.event === "ready" && said.url !== undefined
+      ? { event: "ready", url: said.url, keys: said.keys ?? null }
+      : null;
   } catch {
     return null; // another line than the one we wait for
   }

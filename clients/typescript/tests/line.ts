@@ -1,7 +1,7 @@
 /** A way to the console that can be cut off, as a network does it. */
-import { connect, createServer, type AddressInfo, type Server, type Socket } from "node:net";
+import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
 
-export class Proxy {
+export class Line {
   readonly #target: URL;
   readonly #sockets = new Set<Socket>();
   #server: Server | null = null;
@@ -18,7 +18,10 @@ export class Proxy {
   async open(): Promise<this> {
     const server = createServer((visitor) => {
       const onward = connect(Number(this.#target.port), this.#target.hostname);
-      for (const [one, other] of [[visitor, onward], [onward, visitor]] as const) {
+      for (const [one, other] of [
+        [visitor, onward],
+        [onward, visitor],
+      ] as const) {
         this.#sockets.add(one);
         one.on("error", () => other.destroy());
         one.on("close", () => this.#sockets.delete(one));

@@ -6,8 +6,8 @@ import { createInterface } from "node:readline";
 
 import { expect, onTestFinished, test } from "vitest";
 
-import type { Action, LLMCall, Recorder, StartOptions } from "../src/index.js";
-import { folder, hindsight, hindsightOf, keyOf, refusal, served } from "./console.js";
+import { type Action, Hindsight, type LLMCall, type Recorder, type StartOptions } from "../src/index.js";
+import { folder, hindsight, hindsightOf, keyOf, refusal, served, serving } from "./console.js";
 import { Line } from "./line.js";
 import { CLIENT, python, storedRows } from "./python.js";
 
@@ -288,6 +288,26 @@ test("a wrong key costs no row: they wait, and the reason is told once", async (
   const right = await hindsightOf("agent", "patient").then((client) => client.recorder({ spool }));
   await right.close();
   expect(right.delivered).toBe(1);
+});
+
+test("the pace that the server wants is kept without a word, and another's answer costs no row", async () => {
+  const [spool, problems, answers] = [await folder(), [] as string[], ["429", "{}"]];
+  const url = await serving((_, response) => {
+    const answer = answers.shift() ?? "{}";
+    response.writeHead(answer === "429" ? 429 : 200, { "retry-after": "0" }).end(answer);
+  });
+  const recorder = await new Hindsight({ url }).recorder({
+    spool,
+    patienceMs: 0,
+    onProblem: (message) => problems.push(message),
+  });
+  await play(recorder, "paced");
+  await expect.poll(() => problems, { timeout: FLUSH_MS }).toEqual([expect.stringContaining("is not Hindsight")]);
+  await recorder.close();
+  expect([recorder.delivered, recorder.rejected]).toEqual([0, 0]);
+  const next = await hindsightOf("agent", "paced").then((client) => client.recorder({ spool }));
+  await next.close();
+  expect(next.delivered).toBe(1);
 });
 
 test("a disk that takes no refused row ends nothing: the row waits until it is kept", async () => {

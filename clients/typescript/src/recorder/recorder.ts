@@ -158,7 +158,7 @@ export class Recorder {
         if (!(error instanceof HindsightError)) throw error;
         if (isOfTheRows(error)) return await this.#narrow(records, error);
         this.#noteFault(error);
-        await this.#sleep(isPassing(error) ? (error.retryAfterMs ?? pauseMs) : KEY_PAUSE_MS);
+        await this.#sleep(isPassing(error) ? Math.max(error.retryAfterMs ?? 0, pauseMs) : KEY_PAUSE_MS);
         pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);
       }
     }

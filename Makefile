@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: train train-long test lint types bench lock setup setup-dev clean
+.PHONY: train train-long test test-typescript lint types bench lock setup setup-dev clean
 
 train: setup            ## the whole loop on the embedded defaults: Postgres, simulated market, offline judge, CPU model
 	$(PY) scripts/train_mmo.py
@@ -11,8 +11,16 @@ train: setup            ## the whole loop on the embedded defaults: Postgres, si
 train-long: setup       ## ten simulated days instead of six
 	$(PY) scripts/train_mmo.py --home .hindsight-long --iterations 10
 
-test: lint types        ## lint, types and every test
+test: lint types test-typescript ## lint, types and every test
 	$(PY) -m pytest -n 2
+
+# Left out, with a word, where there is no Node.js 20: only those who change the client need it.
+test-typescript: setup-dev ## the TypeScript client: its types, and its tests against the real server
+	@if ! node -e 'process.exit(+(parseInt(process.versions.node) < 20))' 2>/dev/null || ! command -v npm >/dev/null; then \
+	  echo "The TypeScript client was not tested: Node.js 20 or newer, with npm, was not found."; exit; \
+	fi; \
+	cd clients/typescript && [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci || exit 1; \
+	npm test
 
 lint: setup-dev
 	$(PY) -m ruff check .

@@ -18,9 +18,10 @@ from data_bridge.decode import Undecodable, decode_steps, trajectory_of
 from data_bridge.errors import NotEnoughData
 from data_bridge.migrate import owns_game_tables
 from data_bridge.models import AgentTrajectory, UnreadableRow
-from data_bridge.trajectory_rows import TrajectoryRow, insert_trajectories
+from data_bridge.trajectory_rows import TrajectoryRow, insert_trajectories, metrics_of, to_json
 from data_bridge.window_ids import is_closed, window_of
 
+_BEFORE = 'SELECT "trajectoryId", "id" FROM "trajectories" WHERE "trajectoryId" = ANY($1)'
 _BEHIND = timedelta(days=1)
 _AHEAD = timedelta(minutes=1)
 """How far an agent's clock may be ahead of the database's."""
@@ -40,6 +41,8 @@ class SentTrajectory:
     final_balance: float | None = None
     final_pnl: float | None = None
     total_reward: float = 0.0
+    is_training_data: bool = True
+    is_evaluation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +63,39 @@ async def store_sent(database: Database, sent: Sequence[SentTrajectory]) -> list
         now: datetime = await connection.fetchval("SELECT now()")
         adds_agents = await owns_game_tables(connection)
         users = await connection.fetch('SELECT "id" FROM "User" WHERE "id" = ANY($1)', _agents(sent))
-        known = {row["id"] for row in users}
-        results = [_checked(one, now, adds_agents or one.agent_id in known) for one in sent]
+        agents = {row["id"] for row in users}
+        before = {row["trajectoryId"]: row["id"] for row in await connection.fetch(_BEFORE, _ids(sent))}
+        results = [
+            _known(one)
+            if before.get(one.trajectory_id) == _row_id(one)
+            else _checked(one, now, adds_agents or one.agent_id in agents)
+            for one in sent
+        ]
         rows = [_row(one, now) for one, found in zip(sent, results, strict=True) if found.state == "stored"]
         if not rows:
             return results
-        query = 'SELECT "trajectoryId" FROM "trajectories" WHERE "trajectoryId" = ANY($1)'
-        before = {row[0] for row in await connection.fetch(query, [row.trajectory_id for row in rows])}
         foreign = await insert_trajectories(connection, rows, add_agents=adds_agents, with_calls=False)
     others = {row.id for row in foreign}
-    return [_outcome(one, found, before, others) for one, found in zip(sent, results, strict=True)]
+    return [_outcome(one, found, others) for one, found in zip(sent, results, strict=True)]
+
+
+def _ids(sent: Sequence[SentTrajectory]) -> list[str]:
+    return [one.trajectory_id for one in sent]
+
+
+def _known(one: SentTrajectory) -> StoredTrajectory:
+    """Before any check: a sender that died before it heard of its success sends again, perhaps after the hour."""
+    return StoredTrajectory(one.trajectory_id, one.agent_id, window_of(one.start_time), "known")
 
 
 def _agents(sent: Sequence[SentTrajectory]) -> list[str]:
     return sorted({one.agent_id for one in sent})
 
 
-def _outcome(one: SentTrajectory, found: StoredTrajectory, before: set[str], others: set[str]) -> StoredTrajectory:
-    if found.state != "stored":
-        return found
-    if _row_id(one) in others:
+def _outcome(one: SentTrajectory, found: StoredTrajectory, others: set[str]) -> StoredTrajectory:
+    if found.state == "stored" and _row_id(one) in others:
         return replace(found, state="refused", reason="this trajectory id belongs to another agent's row")
-    return replace(found, state="known") if one.trajectory_id in before else found
+    return found
 
 
 def _checked(one: SentTrajectory, now: datetime, has_agent: bool) -> StoredTrajectory:
@@ -145,8 +159,13 @@ def _row_id(one: SentTrajectory) -> str:
 
 
 def _row(one: SentTrajectory, now: datetime) -> TrajectoryRow:
+    """What the game's recorder writes beside the steps is counted here from the steps: nobody says it of themselves."""
     steps = decode_steps(one.steps_json)
+    actions = [step.action for step in steps if step.action is not None]
+    errors = len(steps) - sum(action.success for action in actions)
+    metrics = metrics_of([action.kind for action in actions], len(steps), errors, one.final_balance, one.final_pnl)
     window_id, duration = window_of(one.start_time), (one.end_time - one.start_time) / timedelta(milliseconds=1)
+    scenario = one.scenario_id or window_id
     return TrajectoryRow(
         id=_row_id(one),
         trajectory_id=one.trajectory_id,
@@ -156,20 +175,20 @@ def _row(one: SentTrajectory, now: datetime) -> TrajectoryRow:
         duration_ms=min(int(duration), 2**31 - 1),
         window_id=window_id,
         window_hours=1,
-        episode_id=None,
-        scenario_id=one.scenario_id or window_id,
+        episode_id=f"{scenario}-{round(one.end_time.timestamp() * 1000)}"[:100],
+        scenario_id=scenario,
         steps_json=one.steps_json,
-        reward_components_json="{}",
-        metrics_json="{}",
+        reward_components_json=to_json({"environmentReward": one.total_reward}),
+        metrics_json=to_json({name: figure for name, figure in metrics.items() if figure is not None}),
         metadata_json=one.metadata_json,
         total_reward=one.total_reward,
         episode_length=len(steps),
-        final_status="completed",
+        final_status=metrics["finalStatus"],
         final_balance=one.final_balance,
         final_pnl=one.final_pnl,
-        trades_executed=0,
-        posts_created=0,
-        is_training_data=True,
-        is_evaluation=False,
+        trades_executed=metrics["tradesExecuted"],
+        posts_created=metrics["postsCreated"],
+        is_training_data=one.is_training_data,
+        is_evaluation=one.is_evaluation,
         recorded_at=now.astimezone(UTC),
     )

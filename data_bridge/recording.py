@@ -17,7 +17,7 @@ from typing import Any, Self, SupportsFloat
 import msgspec
 
 from data_bridge.models import Action, ChatMessage, EnvironmentState, LLMCall
-from data_bridge.trajectory_rows import TrajectoryRow, snowflake_id, to_json
+from data_bridge.trajectory_rows import TrajectoryRow, metrics_of, snowflake_id, to_json
 from data_bridge.window_ids import in_utc, window_of
 
 current_step: ContextVar[StepRecording | None] = ContextVar("current_step", default=None)
@@ -184,18 +184,7 @@ class TrajectoryRecording:
         kinds = [step["action"]["actionType"].upper() for step in self._steps]
         errors = sum(not step["action"]["success"] for step in self._steps)
         reward = float(sum(step["reward"] for step in self._steps))
-        status = "completed_with_errors" if errors else "completed"
-        trades = sum("BUY" in kind or "SELL" in kind for kind in kinds)
-        posts = sum("POST" in kind for kind in kinds)
-        metrics = {
-            "episodeLength": len(self._steps),
-            "finalStatus": status,
-            "finalBalance": balance,
-            "finalPnL": pnl,
-            "tradesExecuted": trades,
-            "postsCreated": posts,
-            "errorCount": errors,
-        }
+        metrics = metrics_of(kinds, len(self._steps), errors, balance, pnl)
         scenario = self._scenario_id or self.window_id
         return TrajectoryRow(
             id=self._row_id,
@@ -214,11 +203,11 @@ class TrajectoryRecording:
             metadata_json=to_json({"isTrainingData": self._is_training_data, "gameKnowledge": game_knowledge}),
             total_reward=reward,
             episode_length=len(self._steps),
-            final_status=status,
+            final_status=metrics["finalStatus"],
             final_balance=balance,
             final_pnl=pnl,
-            trades_executed=trades,
-            posts_created=posts,
+            trades_executed=metrics["tradesExecuted"],
+            posts_created=metrics["postsCreated"],
             is_training_data=self._is_training_data,
             is_evaluation=self._is_evaluation,
             recorded_at=recorded_at,

@@ -130,6 +130,21 @@ def _first_of_each_id(rows: Sequence[TrajectoryRow]) -> tuple[list[TrajectoryRow
     return list(first.values()), list(claimants.values())
 
 
+def metrics_of(
+    kinds: Sequence[str], steps: int, errors: int, balance: float | None, pnl: float | None
+) -> dict[str, Any]:
+    """``metricsJson`` as the game's recorder counts it, from the names of the actions; what is not known is None."""
+    return {
+        "episodeLength": steps,
+        "finalStatus": "completed_with_errors" if errors else "completed",
+        "finalBalance": balance,
+        "finalPnL": pnl,
+        "tradesExecuted": sum("BUY" in kind or "SELL" in kind for kind in kinds),
+        "postsCreated": sum("POST" in kind for kind in kinds),
+        "errorCount": errors,
+    }
+
+
 def as_columns(row: TrajectoryRow) -> dict[str, Any]:
     """The row's values by column name, as they would be stored."""
     return dict(zip((name for name, _ in _COLUMNS), _values(row), strict=True))

@@ -282,6 +282,40 @@ async def test_an_agents_rows_are_stamped_with_its_name_and_their_hour_and_store
     assert len(stored) == 2
 
 
+async def test_a_row_that_is_known_stays_known_when_its_hour_is_over(console: Opened) -> None:
+    """A recorder that was killed before it heard of its success sends again when it comes back, whenever that is."""
+    old = (datetime.now(UTC) - timedelta(hours=5)).isoformat()
+    async with await ingest_client(console, "agent", "agent-7") as agent:
+        for row, state in ((sent("t-1"), "stored"), (sent("t-1", startTime=old), "known")):
+            answer = await said(await agent.post(f"{API}/ingest/trajectories", json={"trajectories": [row]}), 200)
+            assert [(one["state"], one["reason"]) for one in answer["results"]] == [(state, "")]
+
+
+async def test_what_the_games_recorder_counts_is_counted_from_the_steps(console: Opened, database: Database) -> None:
+    actions = [("buy", True), ("CREATE_POST", True), ("SELL", False), ("pending", False)]
+    steps = [
+        {"stepNumber": number, "llmCalls": [], "action": {"actionType": kind, "parameters": {}, "success": success}}
+        for number, (kind, success) in enumerate(actions)
+    ]
+    row = sent("t-1", stepsJson=json.dumps(steps), finalPnL=3, totalReward=0.5, isTrainingData=False, isEvaluation=True)
+    async with await ingest_client(console, "agent", "agent-7") as agent:
+        await said(await agent.post(f"{API}/ingest/trajectories", json={"trajectories": [row]}), 200)
+    stored = await database.pool.fetchrow("SELECT * FROM trajectories")
+    assert stored is not None
+    assert (stored["tradesExecuted"], stored["postsCreated"], stored["finalStatus"]) == (2, 1, "completed_with_errors")
+    assert (stored["isTrainingData"], stored["isEvaluation"], stored["episodeLength"]) == (False, True, 4)
+    assert stored["episodeId"].startswith(f"{stored['windowId']}-")
+    assert json.loads(stored["rewardComponentsJson"]) == {"environmentReward": 0.5}
+    assert json.loads(stored["metricsJson"]) == {
+        "episodeLength": 4,
+        "finalStatus": "completed_with_errors",
+        "finalPnL": 3.0,
+        "tradesExecuted": 2,
+        "postsCreated": 1,
+        "errorCount": 2,
+    }
+
+
 async def test_nobody_takes_over_anothers_trajectory_or_name(console: Opened, database: Database) -> None:
     async with await ingest_client(console, "agent", "agent-1") as one:
         await one.post(f"{API}/ingest/trajectories", json={"trajectories": [sent("t-1", totalReward=1)]})

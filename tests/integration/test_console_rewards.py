@@ -16,6 +16,7 @@ from data_bridge.window_ids import start_of, window_of
 from tests.builders import insert_window
 from tests.builders_console import FULL, Opened, opened_console
 from tests.builders_report_run import RUN, record_run
+from tests.fakes.judge_server import JudgeServer
 from trainer.console.upkeep import forget_here
 from trainer.ledger.evaluations import latest_evaluation
 from trainer.ledger.read.reward_history import agent_share, reward_board
@@ -207,6 +208,18 @@ async def test_a_row_that_cannot_be_judged_is_refused_with_its_reason(
     body = {"trajectory": given_row(window_id, steps, **changes)}
     refused = await said(await client.post(f"{API}/rewards/calculate", json=body), status)
     assert words in refused["error"]["message"]
+
+
+async def test_a_tasks_result_is_judged_alone_and_paid_for_once(database: Database, tmp_path: Path) -> None:
+    body = {"task_result": {"task": "Add 2 and 2.", "result": "4"}, "max_cost": 1}
+    with JudgeServer() as judge:
+        judged = {"judge_model": "gpt-test", "judge_base_url": judge.base_url, "judge_api_key": "sk-of-these-tests"}
+        async with opened_console(database, tmp_path, price="0.25/2", **judged) as console, console.client() as client:
+            first = await said(await client.post(f"{API}/rewards/calculate", json=body), 200)
+            again = await said(await client.post(f"{API}/rewards/calculate", json=body), 200)
+    assert (first["cached"], again["cached"], again["score"]) == (False, True, first["score"])
+    assert first["cost"] > 0
+    assert again["cost"] == 0
 
 
 async def test_a_request_that_names_nothing_to_judge_is_told_what_to_give(client: httpx.AsyncClient) -> None:

@@ -45,6 +45,8 @@ class SentRow(BaseModel):
     finalBalance: float | None = None
     finalPnL: float | None = None
     totalReward: float = 0.0
+    isTrainingData: bool = Field(default=True, description="False: stored, and never trained on.")
+    isEvaluation: bool = False
 
 
 class SentRows(BaseModel):
@@ -88,6 +90,8 @@ def sent_row(row: SentRow, agent_id: str) -> SentTrajectory:
         row.finalBalance,
         row.finalPnL,
         row.totalReward,
+        row.isTrainingData,
+        row.isEvaluation,
     )
 
 

@@ -77,8 +77,11 @@ class GroupView:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all members did the same on the same grounds with the same result: then nothing tells them apart."""
-        return len({view.deed for view in self.trajectories}) == 1
+        """Whether all members did the same on the same grounds with the same result: then nothing tells them apart.
+
+        Never of a single one, which is judged for its own sake and not compared.
+        """
+        return len(self.trajectories) > 1 and len({view.deed for view in self.trajectories}) == 1
 
     def key(self, identity: JudgeIdentity, purpose: str = "") -> str:
         """The key of a verdict on this group, together with the number of the order."""

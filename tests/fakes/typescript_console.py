@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from data_bridge.database import open_database
 from data_bridge.embedded import EmbeddedServer
@@ -40,8 +41,12 @@ async def main(folder: Path) -> None:
             await record_run(database, folder)
             lessons = await open_lessons_of(database, WordEmbedder())
             await lessons.store([new_lesson("strike means sell", scope=Scope("game"), sources=(source(1),))])
-            judged = {"judge_model": "gpt-test", "judge_base_url": judge.base_url, "judge_api_key": "sk-of-these-tests"}
-            quick = {"advice_timeout": timedelta(milliseconds=200)}  # nothing serves the release here
+            judged: dict[str, Any] = {
+                "judge_model": "gpt-test",
+                "judge_base_url": judge.base_url,
+                "judge_api_key": "sk-of-these-tests",
+            }
+            quick: dict[str, Any] = {"advice_timeout": timedelta(milliseconds=200)}  # nothing serves the release here
             async with opened_console(database, folder, price="0.25/2", **judged, **quick) as console:
                 ready = {"url": console.url, "full": FULL, "read": READ, "database": url}
                 sys.stdout.write(f"{json.dumps(ready)}\n")

@@ -213,7 +213,11 @@ async def test_a_row_that_cannot_be_judged_is_refused_with_its_reason(
 async def test_a_tasks_result_is_judged_alone_and_paid_for_once(database: Database, tmp_path: Path) -> None:
     body = {"task_result": {"task": "Add 2 and 2.", "result": "4"}, "max_cost": 1}
     with JudgeServer() as judge:
-        judged = {"judge_model": "gpt-test", "judge_base_url": judge.base_url, "judge_api_key": "sk-of-these-tests"}
+        judged: dict[str, Any] = {
+            "judge_model": "gpt-test",
+            "judge_base_url": judge.base_url,
+            "judge_api_key": "sk-of-these-tests",
+        }
         async with opened_console(database, tmp_path, price="0.25/2", **judged) as console, console.client() as client:
             first = await said(await client.post(f"{API}/rewards/calculate", json=body), 200)
             again = await said(await client.post(f"{API}/rewards/calculate", json=body), 200)

@@ -172,6 +172,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/memory/gate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lessons from outside that were put to the gate, and what came of it */
+        get: operations["get_admissions"];
+        put?: never;
+        /** Have lessons from outside compared with and without, and shown if they pass the gate */
+        post: operations["gate_memories"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/memory/policy": {
         parameters: {
             query?: never;
@@ -482,6 +500,33 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * AdmissionRow
+         * @description An admission for people.
+         */
+        AdmissionRow: {
+            /** Admission Id */
+            admission_id: string;
+            /** Agent Id */
+            agent_id: string | null;
+            /**
+             * Asked At
+             * Format: date-time
+             */
+            asked_at: string;
+            /** Asked By */
+            asked_by: string;
+            /** Lessons */
+            lessons: number;
+            /** Outcome */
+            outcome: string;
+            /** Shown */
+            shown: number;
+            /** State */
+            state: string;
+            /** Tried At */
+            tried_at: string | null;
+        };
         /**
          * AskedMessage
          * @description One message as the agent's own model would receive it.
@@ -1792,6 +1837,18 @@ export interface components {
              * @default null
              */
             max_steps?: number | null;
+            /**
+             * Pattern Feedback
+             * @description Whether significant error patterns of what was trained give the groups and arms that show them more weight: in a step, in a prioritised replay and in a curriculum; auto: where one of those two is chosen.
+             * @default null
+             */
+            pattern_feedback?: ("auto" | "on" | "off") | null;
+            /**
+             * Pattern Weight
+             * @description Most that a group counts in a step that shows an error pattern, where another counts 1; the step is no longer than without. 1: patterns change no step.
+             * @default null
+             */
+            pattern_weight?: number | null;
             /**
              * Potential
              * @description --step-credit: take what a state was worth off the decisions in it, as a potential, which cannot change the order of policies; equity: the account's gain so far on its balance.
@@ -3282,6 +3339,220 @@ export interface operations {
             };
             /** @description not allowed */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_admissions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Lessons from outside that were put to the gate, and what came of it */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Entries */
+                        entries: components["schemas"]["AdmissionRow"][];
+                    };
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    gate_memories: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /**
+                     * Agent Id
+                     * @description Whose lessons; unset: everybody's.
+                     * @default null
+                     */
+                    agent_id?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description Have lessons from outside compared with and without, and shown if they pass the gate */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Admission */
+                        admission: string;
+                        /** Lessons */
+                        lessons: number;
+                        /** State */
+                        state: string;
+                    };
+                };
+            };
+            /** @description not json */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description conflict */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -162,6 +162,11 @@ async def test_over_the_ceiling_of_cost_lessons_are_made_by_template(database: D
     assert await database.pool.fetchval("SELECT method FROM hindsight.distilled") == "template"
 
 
+_SOMEBODY_WAITS = (
+    "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND datname = current_database()"
+)
+
+
 async def test_two_verdicts_that_teach_the_same_at_once_both_count(database: Database) -> None:
     kind = await vector_type(database.pool)
     one, two = (new_lesson("strikes mean sell", sources=(source(number),)) for number in (1, 2))
@@ -175,7 +180,7 @@ async def test_two_verdicts_that_teach_the_same_at_once_both_count(database: Dat
         async with first.transaction():
             await store_lessons(first, kind, [one], None, None)
             waiting = asyncio.create_task(store_second())
-            while not await database.pool.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            while not waiting.done() and not await database.pool.fetchval(_SOMEBODY_WAITS):
                 await asyncio.sleep(0.01)
         await waiting
     assert await database.pool.fetchval("SELECT support FROM hindsight.lessons") == 2

@@ -5,8 +5,12 @@ PY     := $(VENV)/bin/python
 
 .PHONY: train train-long test test-typescript lint types bench lock setup setup-dev clean
 
-train: setup            ## the whole loop on the embedded defaults: Postgres, simulated market, offline judge, CPU model
-	$(PY) scripts/train_mmo.py
+# `make train WORLD=quests`: in a home of its own, so that the two worlds never share agents or checkpoints.
+WORLD  ?= market
+HOME_OF_WORLD := $(if $(filter market,$(WORLD)),,--world $(WORLD) --home .hindsight-$(WORLD))
+
+train: setup            ## the whole loop on the embedded defaults: Postgres, simulated world, offline judge, CPU model
+	$(PY) scripts/train_mmo.py $(HOME_OF_WORLD)
 
 train-long: setup       ## ten simulated days instead of six
 	$(PY) scripts/train_mmo.py --home .hindsight-long --iterations 10

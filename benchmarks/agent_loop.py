@@ -164,7 +164,7 @@ async def together(
 
 
 async def store(database: Database, number: int) -> Any:
-    from trainer.lessons.embedding import EmbeddedModel
+    from trainer.inference.embedding import EmbeddedModel
     from trainer.lessons.retrieval import open_lessons_of
 
     lessons = await open_lessons_of(database, EmbeddedModel())

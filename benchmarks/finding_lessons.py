@@ -42,11 +42,11 @@ from data_bridge.embedded import EmbeddedServer  # noqa: E402
 from tests.builders_console import ConsoleProcess  # noqa: E402
 from tests.builders_planted import PlantedPair, fillers, junk, planted_pairs, planted_rules  # noqa: E402
 from trainer.config.lessons import KeptLessons  # noqa: E402
+from trainer.inference.embedding import EmbeddedModel  # noqa: E402
 from trainer.ledger.ingest_keys import make_ingest_key  # noqa: E402
 from trainer.ledger.lessons import store_lessons, vector_type  # noqa: E402
 from trainer.lesson import Embedder, LessonKind, NewLesson, Scope, Trust  # noqa: E402
 from trainer.lessons.consolidate import consolidate  # noqa: E402
-from trainer.lessons.embedding import EmbeddedModel  # noqa: E402
 from trainer.lessons.memory_index import IndexQuery  # noqa: E402
 from trainer.lessons.retrieval import Lessons, fused  # noqa: E402
 

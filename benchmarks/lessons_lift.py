@@ -44,11 +44,11 @@ from data_bridge.window_ids import GRACE, end_of, window_of, windows_from
 from trainer.config.sections import GroupingSettings
 from trainer.config.training import GateSettings
 from trainer.evidence import Look, Ruling
+from trainer.inference.embedding import EmbeddedModel
 from trainer.judge.outcome import OutcomeJudge
 from trainer.ledger.lesson_search import any_lessons
 from trainer.ledger.lessons import vector_type
 from trainer.lesson import LessonKind, Scope
-from trainer.lessons.embedding import EmbeddedModel
 from trainer.lessons.retrieval import Lessons, open_lessons_of
 from trainer.lessons.stage import LessonStage
 from trainer.plan.grouping import form_groups

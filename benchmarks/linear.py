@@ -33,7 +33,7 @@ from data_bridge.models import AgentTrajectory, Window
 from data_bridge.quality import CheckedWindow, Rules, check
 from data_bridge.redaction import redact
 from data_bridge.scoring import _says
-from data_bridge.survey import summarise
+from data_bridge.survey_types import summarise
 from data_bridge.window_ids import end_of
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from trainer.config.sections import DropoutSettings, GroupingSettings, PlanSettings

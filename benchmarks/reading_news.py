@@ -2,6 +2,7 @@
 
     python benchmarks/reading_news.py                            the untrained embedded model
     python benchmarks/reading_news.py --checkpoint DIR ...       and checkpoints (step folders of a home)
+    python benchmarks/reading_news.py --world quests             the same about roads: GO stands for BUY, GUARD for SELL
     python benchmarks/reading_news.py --auc                      and how well BUY is preferred after good news to bad
 
 Each model is asked greedily (one reply) and at temperature 1. Beside it a policy that is always valid and picks at
@@ -22,13 +23,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_bridge.scoring import ScoreRequest
 from trainer.evaluate.reading import Replies, as_read, ask, at_random, figures_of, marked
-from trainer.evidence import Reader
+from trainer.evidence import UNSEEN_TICKERS, Reader
 from trainer.inference.base_model import EMBEDDED, model_directory
 from trainer.inference.chat_models import Engine
-from trainer.world.questions import COLUMNS, Question, questions
+from trainer.world.questions import COLUMNS
+from trainer.world.rules import AnyQuestion
+from trainer.world.worlds import RULES
 
 
-def show(name: str, column: str, asked: Sequence[Question], replies: Replies) -> None:
+def show(name: str, column: str, asked: Sequence[AnyQuestion], replies: Replies) -> None:
     figures = figures_of(Reader.CANDIDATE, column, marked(asked, replies))
     shares = (figures.valid, figures.right_of_valid, figures.both)
     told = "".join(f" {'none' if one is None else one.told():19s}" for one in shares)
@@ -37,7 +40,7 @@ def show(name: str, column: str, asked: Sequence[Question], replies: Replies) ->
     print(f"{name:22s} {column:15s}{told} {bought:.2f}", flush=True)
 
 
-def auc(base: Path, checkpoint: Path | None, asked: Sequence[Question], threads: int) -> float:
+def auc(base: Path, checkpoint: Path | None, asked: Sequence[AnyQuestion], threads: int) -> float:
     """How often BUY is preferred more after good news than after bad, over all pairs: 0.5 is no reading at all."""
     import torch
     from scipy.stats import mannwhitneyu
@@ -60,6 +63,8 @@ def auc(base: Path, checkpoint: Path | None, asked: Sequence[Question], threads:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, nargs="+", default=[], metavar="DIR", help="folders with an adapter")
+    parser.add_argument("--world", choices=list(RULES), default="market")
+    parser.add_argument("--columns", nargs="+", default=[], help="ask only these, such as 'unseen words'")
     parser.add_argument("--base-model", default=EMBEDDED)
     parser.add_argument("--home", type=Path, default=Path(".hindsight"), help="where the converted model is kept")
     parser.add_argument("--questions", type=int, default=160, help="in each column")
@@ -72,7 +77,13 @@ async def main() -> None:
     if options.quick:
         options.questions, options.samples = 16, 1
     base = model_directory(options.base_model, options.home)
-    asked = {name: questions(options.questions, *families, options.seed) for name, families in COLUMNS.items()}
+    rules = RULES[options.world]
+    named = {UNSEEN_TICKERS: rules.unseen_names}
+    asked = {
+        named.get(column, column): rules.questions(options.questions, *families, options.seed)
+        for column, families in COLUMNS.items()
+        if not options.columns or named.get(column, column) in options.columns
+    }
     print(f"{'':22s} {options.questions} of each     {'valid':19s} {'right given valid':19s} {'both':19s} BUY of valid")
     for column, own in asked.items():
         show("random valid", column, own, at_random(own, options.seed))

@@ -161,7 +161,7 @@ def _find_tokens(planned: _Call, rules: ConversionRules) -> None:
     call = planned.call
     # Another model's tokens may come from another vocabulary: only its text means something here.
     token_ids = () if planned.is_foreign else tuple(call.completion_token_ids or ())
-    planned.fault = _fault_of_tokens(call, token_ids)
+    planned.fault = fault_of_tokens(call, token_ids)
     if planned.fault:
         token_ids = ()
     logprobs = tuple(call.completion_logprobs or ()) if token_ids else ()
@@ -186,7 +186,7 @@ def _find_tokens(planned: _Call, rules: ConversionRules) -> None:
     )
 
 
-def _fault_of_tokens(call: LLMCall, token_ids: Sequence[int]) -> str:
+def fault_of_tokens(call: LLMCall, token_ids: Sequence[int]) -> str:
     """What no tokenizer is needed to see: ids that no vocabulary has, or more of them than the reply has bytes."""
     if not token_ids:
         return ""

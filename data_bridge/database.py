@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from traceback import walk_tb
@@ -69,6 +69,8 @@ class Database:
     label: str
     is_pooled: bool = False
     """Behind a transaction-mode pooler."""
+    url: str = field(default="", repr=False)
+    """Where another process of this user opens it too. Holds the password: never printed."""
 
 
 @asynccontextmanager
@@ -86,12 +88,12 @@ async def open_database(
     ``read_only`` makes Postgres refuse our writes (except through a pooler, which has no such session setting).
     Any Postgres fault that leaves the block is raised as a DatabaseError.
     """
-    async with _server(url, home) as (location, label):
+    async with _server(url, home) as (location, label, address):
         pool, is_pooled = await _open_pool(location, label, statement_timeout, max_size, read_only)
         try:
             if migrate or (url is None and not read_only):
                 await apply(pool)
-            yield Database(pool, is_embedded=url is None, label=label, is_pooled=is_pooled)
+            yield Database(pool, is_embedded=url is None, label=label, is_pooled=is_pooled, url=address)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             if isinstance(error, OSError) and not _was_raised_in_asyncpg(error):
                 raise
@@ -107,16 +109,16 @@ def _was_raised_in_asyncpg(error: OSError) -> bool:
 
 
 @asynccontextmanager
-async def _server(url: str | None, home: Path) -> AsyncIterator[tuple[ConnectionUrl, str]]:
+async def _server(url: str | None, home: Path) -> AsyncIterator[tuple[ConnectionUrl, str, str]]:
     if url is not None:
         location = parse_connection_url(url)
-        yield location, location.label
+        yield location, location.label, url
         return
     server = EmbeddedServer(home / "postgres")
     try:
         await asyncio.to_thread(server.start)
         try:
-            yield parse_connection_url(server.url()), f"embedded Postgres in {server.folder}"
+            yield parse_connection_url(server.url()), f"embedded Postgres in {server.folder}", server.url()
         finally:
             # Not in a thread: a cancelled caller would leave before the server is released.
             server.stop()

@@ -19,6 +19,8 @@ from xxhash import xxh3_128_hexdigest
 
 from data_bridge.models import Action, AgentTrajectory, ChatMessage, EnvironmentState, LLMCall, Step, UnreadableRow
 from data_bridge.quality import Reason
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 
 # Postgres has years that Python has not.
 _MOMENT = "least(greatest({0}, '0002-01-01'), '9998-12-31') AT TIME ZONE 'UTC' AS {0}"
@@ -39,6 +41,13 @@ hashed as such, and making a string of them first would cost a third more.
 """
 
 _FAST = msgspec.json.Decoder(list[Step])
+
+
+class _StateOfStep(msgspec.Struct):
+    environmentState: Any = None
+
+
+_STATES = msgspec.json.Decoder(list[_StateOfStep])
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 200  # levels of nesting; deeper text is not something a recorder wrote
 
@@ -80,7 +89,9 @@ class Row(Protocol):
     def __getitem__(self, name: str, /) -> Any: ...
 
 
-def trajectory_of(row: Row, window_id: str, agent_name: str | None) -> AgentTrajectory | UnreadableRow:
+def trajectory_of(
+    row: Row, window_id: str, agent_name: str | None, world: World = MARKET
+) -> AgentTrajectory | UnreadableRow:
     """One row of ``trajectories`` that belongs to ``window_id``, or why it cannot be read."""
     text: bytes | None = row["steps"]
     if text is None:
@@ -89,6 +100,8 @@ def trajectory_of(row: Row, window_id: str, agent_name: str | None) -> AgentTraj
         steps = decode_steps(text)
     except Undecodable as error:
         return unreadable(row, window_id, error.reason, error.detail)
+    if world.reads_state:
+        steps = with_states(steps, text, world)
     role = role_of(row["metadata"])
     return AgentTrajectory(
         trajectory_id=row["trajectoryId"],
@@ -140,6 +153,34 @@ def decode_steps(text: str | bytes) -> list[Step]:
         if action is not None and action.action_type[:1] in "pP \t\n" and action.is_pending:
             steps[place] = msgspec.structs.replace(step, action=None)
     return steps
+
+
+def with_states(steps: list[Step], text: str | bytes, world: World) -> list[Step]:
+    """The steps with their whole states, of which ``world`` reads more than a market does.
+
+    A second pass over the text, so that a market's rows, which are millions, cost what they did.
+    """
+    try:
+        states = [one.environmentState for one in _STATES.decode(text)]
+    except (ValueError, RecursionError):
+        raw = parse_json(text)
+        states = [one.get("environmentState") if isinstance(one, dict) else None for one in raw]
+    return [
+        msgspec.structs.replace(step, state=_state_of(step.state, state, world)) if isinstance(state, dict) else step
+        for step, state in zip(steps, states, strict=True)
+    ]
+
+
+def _state_of(read: EnvironmentState, whole: dict[str, Any], world: World) -> EnvironmentState:
+    custom = whole.get("custom")
+    whole = {**custom, **whole} if isinstance(custom, dict) else whole
+    role = whole.get(world.role_key) if world.role_key else None
+    return msgspec.structs.replace(
+        read,
+        everything=whole,
+        balance=number_of(whole.get(world.resource_key)) if world.resource_key else None,
+        role=read.role or (str(role) if isinstance(role, str | int) and role != "" else None),
+    )
 
 
 def check_amount(text: str | bytes, containers: int = _MOST_CONTAINERS, values: int = _MOST_VALUES) -> None:

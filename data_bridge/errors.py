@@ -56,6 +56,12 @@ class BackendError(HindsightError, RuntimeError):
     exit_code = 4
 
 
+class StageGone(HindsightError, RuntimeError):
+    """A part of the run is gone for good: workers, or the stage that one waits for. The message names the unit."""
+
+    exit_code = 4
+
+
 class PromotionRefused(HindsightError, RuntimeError):
     """The gate rejected the checkpoint or could not decide. The evidence is in the ledger."""
 

@@ -160,6 +160,8 @@ class EnvironmentState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True
     active_markets: float | None = msgspec.field(default=None, name="activeMarkets")
     portfolio_value: float | None = msgspec.field(default=None, name="portfolioValue")
     role: str | None = None
+    everything: dict[str, Any] = msgspec.field(default_factory=dict, name="*")
+    """The whole state as written, if the world reads more of it than these; then ``balance`` is its resource."""
 
 
 class Step(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -262,14 +264,64 @@ class PredictionOutcome(msgspec.Struct, frozen=True):
         return self.outcome is not None
 
 
+class Fact(msgspec.Struct, frozen=True):
+    """Something that is known afterwards about a window, told by the game's owner and never by an agent's row."""
+
+    subject: str
+    """What it is about: a quest, a ticket, an agent's id; ``AGENT/SUBJECT`` is one agent's part in it."""
+    kind: str
+    before: float | None = None
+    after: float | None = None
+    text: str | None = None
+    at: datetime | None = None
+    """When it happened."""
+    visible: bool = False
+    """Whether the agents could see it when they decided."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.after is not None or self.text is not None
+
+    @property
+    def change(self) -> float | None:
+        """By how much the value changed; the value itself if there was none before."""
+        return None if self.after is None else self.after - (self.before or 0.0)
+
+
+class FactDoubts(msgspec.Struct, frozen=True):
+    """How many facts of a window count for nothing yet, or came late."""
+
+    unknown: int = 0
+    """Announced, without a value."""
+    contradictory: int = 0
+    """Told differently by two sources: nobody knows which is true, so neither counts."""
+    late: int = 0
+    """Written after the window was closed; they count."""
+    malformed: int = 0
+    """Rows that say nothing that can be read."""
+
+    def __bool__(self) -> bool:
+        return any((self.unknown, self.contradictory, self.late, self.malformed))
+
+    def plus(self, other: FactDoubts) -> FactDoubts:
+        counts = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
+        return FactDoubts(*counts)
+
+
+NO_DOUBTS = FactDoubts()
+
+
 class MarketOutcomes(msgspec.Struct, frozen=True):
     """The ground truth of one closed window, unknown to the agents while they decided."""
 
     stocks: tuple[StockOutcome, ...] = ()
     predictions: tuple[PredictionOutcome, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    """All that is not a market, by subject and kind; each is known, and no two have the same subject and kind."""
+    doubts: FactDoubts = NO_DOUBTS
 
     def __bool__(self) -> bool:
-        return bool(self.stocks or self.predictions)
+        return bool(self.stocks or self.predictions or self.facts)
 
     @property
     def known(self) -> int:

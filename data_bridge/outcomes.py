@@ -25,6 +25,7 @@ import msgspec
 from data_bridge.database import Database
 from data_bridge.decode import Row, Undecodable, finite, number_of, parse_json
 from data_bridge.errors import ConfigurationError
+from data_bridge.facts import record_facts
 from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.window_ids import end_of, normalise
 
@@ -95,7 +96,7 @@ async def record_outcomes(
             else:
                 await _add(connection, canonical, f"{key}:{name}", {key: name, **columns}, now)
                 written += 1
-    return written
+    return written + await record_facts(database, canonical, outcomes.facts, hours=hours, now=now)
 
 
 async def _correct(connection: Connection, row_id: str, columns: dict[str, Any]) -> int:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 UMASK = 0o077
 
-_OURS = frozenset({"art", "checkpoints", "console", "models", "postgres", "promoted", "runs", "spool"})
+_OURS = frozenset({"art", "checkpoints", "console", "models", "postgres", "promoted", "runs", "spool", "workers"})
 """The folders of a home."""
 
 

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes, Step, Window
-from data_bridge.stakes import contradiction
 from data_bridge.window_ids import end_of, is_closed
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import Completeness, World
 
 
 class Reason(StrEnum):
@@ -51,6 +52,7 @@ class Reason(StrEnum):
     OVER_BUDGET = "over_budget"
     OVER_CONTEXT = "over_context"
     NO_PNL = "no_pnl"
+    NOT_MEASURED = "not_measured"
     NO_SPREAD = "no_spread"
     WITHIN_NOISE = "within_noise"
     EQUAL_DECISIONS = "equal_decisions"
@@ -85,6 +87,7 @@ class CheckedWindow:
     window: Window
     usable: tuple[AgentTrajectory, ...]
     excluded: tuple[Exclusion, ...]
+    world: World = MARKET
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,21 @@ class Rules:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     lookback: timedelta = timedelta(days=7)
     """How far before ``now`` a window may start. The reader's discovery applies this; ``check`` does not."""
+    world: World = MARKET
+    """What kind of game it is."""
+    facts_view: str | None = None
+    """The team's view that facts are read from; None: our own table."""
 
 
-Measured = Callable[[AgentTrajectory, MarketOutcomes], bool]
-"""Whether a judge that does not read, but computes, can score a trajectory."""
+@dataclass(frozen=True, slots=True)
+class Measurable:
+    """Which trajectories a judge that does not read, but computes, can score; and what is said of the others."""
+
+    can_score: Callable[[AgentTrajectory, MarketOutcomes, World], bool]
+    reason: Reason
+    detail: str
+    known: str
+    """What is known of those that it can score: ``3 of at least 4 whose profit is known``."""
 
 
 def check(window: Window, rules: Rules) -> CheckedWindow:
@@ -110,6 +124,16 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
     Faults of the row itself come first, so that a malformed row of an open window counts as malformed; a fault of the
     window applies to the rows that have no fault of their own.
     """
+    rows = check_rows(window, rules)
+    fault = fault_of_window(window, len(rows.usable), rules)
+    if fault is None:
+        return rows
+    excluded = [exclusion_of(trajectory, *fault) for trajectory in rows.usable]
+    return CheckedWindow(window, (), (*rows.excluded, *excluded), rules.world)
+
+
+def check_rows(window: Window, rules: Rules) -> CheckedWindow:
+    """As ``check``, but without the faults of the window as a whole: also for a part of one, with whole agents."""
     excluded = [
         Exclusion(row.trajectory_id, row.agent_id, row.window_id, Reason(row.reason), row.detail)
         for row in window.unreadable
@@ -129,12 +153,7 @@ def check(window: Window, rules: Rules) -> CheckedWindow:
         else:
             usable.append(first)
         excluded += [exclusion_of(one, Reason.DUPLICATE_AGENT, WRITTEN_LATER) for one in later]
-
-    fault = _fault_of_window(window, len(usable), rules)
-    if fault is not None:
-        excluded += [exclusion_of(trajectory, *fault) for trajectory in usable]
-        usable = []
-    return CheckedWindow(window, tuple(usable), tuple(excluded))
+    return CheckedWindow(window, tuple(usable), tuple(excluded), rules.world)
 
 
 _MAX_HOURS = 24 * 7
@@ -147,12 +166,34 @@ def hours_of(trajectories: Iterable[AgentTrajectory]) -> int:
     So a minority of agents, however many rows they write, can neither keep a window open nor close it early. Agents
     that show a model's reply vote; only where there are none, the others. A claim out of range is no vote.
     """
-    readable = [one for one in trajectories if 1 <= one.window_hours <= _MAX_HOURS]
-    voters = [one for one in readable if _has_reply(one.steps)] or readable
+    votes = HourVotes()
+    votes.count(trajectories)
+    return votes.hours
+
+
+class HourVotes:
+    """The vote of ``hours_of``, counted part by part; all rows of an agent are in one part."""
+
+    def __init__(self) -> None:
+        self._with_reply: list[int] = []
+        self._all: list[int] = []
+
+    def count(self, trajectories: Iterable[AgentTrajectory]) -> None:
+        readable = [one for one in trajectories if 1 <= one.window_hours <= _MAX_HOURS]
+        self._all += _votes(readable)
+        self._with_reply += _votes(one for one in readable if _has_reply(one.steps))
+
+    @property
+    def hours(self) -> int:
+        return _lower_median(self._with_reply or self._all or [1])
+
+
+def _votes(trajectories: Iterable[AgentTrajectory]) -> list[int]:
+    """One vote for each agent."""
     claims: dict[str, list[int]] = {}
-    for one in voters:
+    for one in trajectories:
         claims.setdefault(one.agent_id, []).append(one.window_hours)
-    return _lower_median([_lower_median(own) for own in claims.values()]) if claims else 1
+    return [_lower_median(own) for own in claims.values()]
 
 
 def _lower_median(numbers: Sequence[int]) -> int:
@@ -176,7 +217,7 @@ def _fault_of_content(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rul
     actions = _count_actions(trajectory.steps, rules.min_actions)
     if actions < rules.min_actions:
         return Reason.TOO_FEW_ACTIONS, f"{actions} of at least {rules.min_actions}"
-    untrue = contradiction(trajectory, outcomes)
+    untrue = rules.world.contradiction(trajectory, outcomes)
     return None if untrue is None else (Reason.BOOKS_CONTRADICT, untrue)
 
 
@@ -199,29 +240,42 @@ def _count_actions(steps: Sequence[Step], enough: int) -> int:
     return actions
 
 
-def leave_out_unmeasured(checked: CheckedWindow, rules: Rules, is_measured: Measured) -> CheckedWindow:
+MIN_MEASURED = 2
+"""Of a window's agents, which are enough by their number: two whose result is known can be compared."""
+
+
+def leave_out_unmeasured(checked: CheckedWindow, rules: Rules, is_measured: Measurable) -> CheckedWindow:
     """``checked`` without the rows that the judge cannot measure; without the others too if they are too few then."""
-    outcomes = checked.window.outcomes
-    known = [one for one in checked.usable if is_measured(one, outcomes)]
-    names = {one.trajectory_id for one in known}
+    names = unmeasured(checked, rules, is_measured)
+    known = [one for one in checked.usable if one.trajectory_id not in names]
     excluded = [
-        exclusion_of(
-            one, Reason.NO_PNL, "what it earned in the window follows neither from its trades nor its accounts"
-        )
+        exclusion_of(one, is_measured.reason, is_measured.detail)
         for one in checked.usable
-        if one.trajectory_id not in names
+        if one.trajectory_id in names
     ]
-    if excluded and len(known) < rules.min_agents:
-        detail = f"{len(known)} of at least {rules.min_agents} whose profit is known"
-        excluded += [exclusion_of(one, Reason.TOO_FEW_AGENTS, detail) for one in known]
+    if fault := too_few_measured(len(known), len(excluded), is_measured):
+        excluded += [exclusion_of(one, *fault) for one in known]
         known = []
-    return CheckedWindow(checked.window, tuple(known), (*checked.excluded, *excluded))
+    return CheckedWindow(checked.window, tuple(known), (*checked.excluded, *excluded), checked.world)
 
 
-def _fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, str] | None:
+def unmeasured(checked: CheckedWindow, rules: Rules, is_measured: Measurable) -> set[str]:
+    """The ids of the usable rows that the judge cannot measure; also of a part of a window."""
+    outcomes = checked.window.outcomes
+    return {one.trajectory_id for one in checked.usable if not is_measured.can_score(one, outcomes, rules.world)}
+
+
+def too_few_measured(known: int, left_out: int, is_measured: Measurable) -> tuple[Reason, str] | None:
+    """Why the others of a window are left out, too, after ``left_out`` could not be measured."""
+    if not left_out or known >= MIN_MEASURED:
+        return None
+    return Reason.TOO_FEW_AGENTS, f"{known} of at least {MIN_MEASURED} {is_measured.known}"
+
+
+def fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, str] | None:
     if not is_closed(window.window_id, window.hours, rules.now):
         return Reason.WINDOW_OPEN, f"ends at {end_of(window.window_id, window.hours):%Y-%m-%d %H:%M} UTC"
-    fault = fault_of_outcomes(window.outcomes)
+    fault = fault_of_outcomes(window.outcomes, rules.world)
     if fault is not None and not (fault[0] is Reason.OUTCOMES_PARTIAL and rules.allow_partial_outcomes):
         return fault
     if agents < rules.min_agents:
@@ -229,18 +283,13 @@ def _fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason,
     return None
 
 
-def fault_of_outcomes(outcomes: MarketOutcomes) -> tuple[Reason, str] | None:
-    """Whether the ground truth is missing or partial; None if it is good.
-
-    A stock whose move is unknown makes it partial: its prices were due at the end of the window. An unresolved
-    prediction market does not, since most of them run longer than one window. Without a single answer it is missing.
-    """
-    if not outcomes.known:
-        return Reason.OUTCOMES_MISSING, "no market with a known outcome"
-    unknown = [stock.ticker for stock in outcomes.stocks if not stock.is_known]
-    if unknown:
-        return Reason.OUTCOMES_PARTIAL, f"no known move of {', '.join(unknown[:5])}"
-    return None
+def fault_of_outcomes(outcomes: MarketOutcomes, world: World = MARKET) -> tuple[Reason, str] | None:
+    """Whether the ground truth is missing or partial, as the world says; None if it is good."""
+    known = world.known(outcomes)
+    if known.completeness is Completeness.COMPLETE:
+        return None
+    is_partial = known.completeness is Completeness.PARTIAL
+    return Reason.OUTCOMES_PARTIAL if is_partial else Reason.OUTCOMES_MISSING, known.detail
 
 
 _USED = "usedInTraining is set"

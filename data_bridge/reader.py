@@ -16,31 +16,27 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, TypeVar
 
 import asyncpg
+import msgspec
 
 from data_bridge.database import LOST, Database, Fetch, Reconnecting, fetch_on
-from data_bridge.decode import TRAJECTORY_COLUMNS, Row, trajectory_of, unreadable
+from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of
 from data_bridge.discovery import WindowRef, is_eligible, ref_of, sightings
-from data_bridge.models import AgentTrajectory, UnreadableRow, Window
+from data_bridge.errors import ConfigurationError
+from data_bridge.facts import closing_of, facts_of, facts_query
+from data_bridge.models import AgentTrajectory, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
-from data_bridge.quality import Reason, Rules, hours_of
+from data_bridge.quality import Rules, hours_of
+from data_bridge.shares import BATCH_BYTES, MAX_ID, MAX_LISTED, MAX_ROWS, Shares, share_at_once, share_in_parts
 from data_bridge.window_ids import normalise, spellings_of, start_of
 
 logger = logging.getLogger(__name__)
-
-MAX_ROWS = 100
-"""Of one agent in one window; the earliest ones are read."""
-MAX_LISTED = 100
-"""Of an agent's rows beyond those, how many are left out by name; the last one says how many more there are."""
-ROWS_OF_AGENT, ROWS_OF_WINDOW = 2, 24
-"""Most JSON of one agent in a window, and of a window, in rows of the largest size (``Rules.max_bytes``)."""
-MAX_ID = 500
-"""Bytes of an id: the ledger cannot index much longer ones."""
 
 _COLUMNS = """
   "windowId", "agentId", "trajectoryId", "createdAt", octet_length("stepsJson") + octet_length("metadataJson") AS size
@@ -68,7 +64,6 @@ SELECT * FROM (
 """
 
 _MEASURED_AT_ONCE = 50  # windows
-_BATCH_BYTES = 4_000_000
 _BYTES_AT_A_TIME = 100_000
 """JSON decoded before the socket is read again: it holds little more, and Postgres waits while it is full."""
 
@@ -83,23 +78,13 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """The rows of a window to fetch, and those that are left out because of their number, size or id."""
-
-    wanted: tuple[str, ...]
-    """Trajectory ids."""
-    left_out: tuple[UnreadableRow, ...]
-    size: int
-    """Bytes of the wanted rows' JSON."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Batch:
     """The rows of some windows, not yet decoded."""
 
     windows: Sequence[tuple[WindowRef, Shares]]
     rows: dict[str, list[asyncpg.Record]]
     outcomes: dict[str, list[asyncpg.Record]]
+    facts: dict[str, list[dict[str, Any]]]
 
 
 class WindowReader:
@@ -142,34 +127,59 @@ class WindowReader:
         batch = await self._next_batch(deque([ref]), deque())
         return await self._window(batch, *batch.windows[0]) if batch is not None else None
 
+    async def read_rows(self, ref: WindowRef, trajectory_ids: Sequence[str], hours: int) -> Window:
+        """Some rows of a window that was surveyed before, which took ``hours``: by all of its rows, not by these."""
+        windows = [(ref, Shares(tuple(trajectory_ids), (), 0))]
+        batch = await self._patiently(lambda fetch: self._fetch(fetch, windows))
+        return msgspec.structs.replace(await self._window(batch, *windows[0]), hours=hours)
+
     async def stream(self, refs: Iterable[WindowRef]) -> AsyncGenerator[Window, None]:
         """Every window of ``refs``, once, in that order. Leaving early (``aclosing``) stops the prefetch."""
         waiting, measured = deque(refs), deque[tuple[WindowRef, Shares]]()
-        ahead = self._start_fetching(waiting, measured)
+        async with aclosing(self._stream(waiting, measured)) as windows:
+            async for window, _ in windows:
+                yield window
+
+    async def stream_parts(self, refs: Iterable[WindowRef]) -> AsyncGenerator[tuple[Window, bool], None]:
+        """As ``stream``, but a large window comes in parts, each with all rows of its agents; True with its last part.
+
+        So a window of any size is read in the memory of one part, and an agent's share of it does not shrink below
+        ``FAIR_SHARE`` with the number of the others. The hours of a part are by its own rows.
+        """
+        waiting, measured = deque(refs), deque[tuple[WindowRef, Shares]]()
+        async with aclosing(self._stream(waiting, measured, in_parts=True)) as parts:
+            async for part in parts:
+                yield part
+
+    async def _stream(
+        self, waiting: deque[WindowRef], measured: deque[tuple[WindowRef, Shares]], *, in_parts: bool = False
+    ) -> AsyncGenerator[tuple[Window, bool], None]:
+        def fetching() -> asyncio.Task[_Batch | None]:
+            next_batch = self._next_batch(waiting, measured, in_parts=in_parts)
+            return asyncio.create_task(next_batch, name="read the next windows")
+
+        ahead = fetching()
         try:
             while (batch := await ahead) is not None:
-                ahead = self._start_fetching(waiting, measured)
+                ahead = fetching()
                 for ref, shares in batch.windows:
-                    yield await self._window(batch, ref, shares)
+                    yield await self._window(batch, ref, shares), shares.is_last
                     await asyncio.sleep(0)  # lets the next batch arrive while this one is decoded
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
 
-    def _start_fetching(
-        self, waiting: deque[WindowRef], measured: deque[tuple[WindowRef, Shares]]
-    ) -> asyncio.Task[_Batch | None]:
-        return asyncio.create_task(self._next_batch(waiting, measured), name="read the next windows")
-
-    async def _next_batch(self, waiting: deque[WindowRef], measured: deque[tuple[WindowRef, Shares]]) -> _Batch | None:
+    async def _next_batch(
+        self, waiting: deque[WindowRef], measured: deque[tuple[WindowRef, Shares]], *, in_parts: bool = False
+    ) -> _Batch | None:
         """As many of the next windows as fit into a batch, at least one; None if there are no more."""
         if not measured:
             refs = [waiting.popleft() for _ in range(min(_MEASURED_AT_ONCE, len(waiting)))]
             if not refs:
                 return None
-            measured.extend(await self._patiently(lambda fetch: self._measure(fetch, refs)))
+            measured.extend(await self._patiently(lambda fetch: self._measure(fetch, refs, in_parts=in_parts)))
         windows, size = [measured.popleft()], 0
-        while measured and (size := size + windows[-1][1].size) + measured[0][1].size <= _BATCH_BYTES:
+        while measured and (size := size + windows[-1][1].size) + measured[0][1].size <= BATCH_BYTES:
             windows.append(measured.popleft())
         return await self._patiently(lambda fetch: self._fetch(fetch, windows))
 
@@ -181,7 +191,7 @@ class WindowReader:
         decoded = 0
         while rows:  # from the end, so that no row's text is kept longer than needed
             row = rows.pop()
-            read = trajectory_of(row, window_id, self._names.get(row["agentId"]))
+            read = trajectory_of(row, window_id, self._names.get(row["agentId"]), self.rules.world)
             if isinstance(read, AgentTrajectory):
                 trajectories.append(read)
             else:
@@ -190,8 +200,12 @@ class WindowReader:
             if decoded > _BYTES_AT_A_TIME:
                 decoded = 0
                 await asyncio.sleep(0)
+        hours = hours_of(trajectories)
         outcomes = outcomes_of(batch.outcomes.get(window_id, ()))
-        return Window(window_id, hours_of(trajectories), tuple(trajectories), outcomes, tuple(broken))
+        if self.rules.world.reads_facts:
+            facts, doubts = facts_of(batch.facts.get(window_id, ()), closing_of(window_id, hours))
+            outcomes = msgspec.structs.replace(outcomes, facts=facts, doubts=doubts)
+        return Window(window_id, hours, tuple(trajectories), outcomes, tuple(broken))
 
     async def _patiently(self, read: Callable[[Fetch], Awaitable[T]]) -> T:
         """The result of ``read`` on one connection; on a new connection if that one is lost."""
@@ -203,7 +217,9 @@ class WindowReader:
             except LOST as error:
                 await patience.after(error)
 
-    async def _measure(self, fetch: Fetch, refs: Sequence[WindowRef]) -> list[tuple[WindowRef, Shares]]:
+    async def _measure(
+        self, fetch: Fetch, refs: Sequence[WindowRef], *, in_parts: bool
+    ) -> list[tuple[WindowRef, Shares]]:
         """Which rows of each window to fetch."""
         spellings = _spellings(refs)
         places: list[Any] = [list(spellings), list(spellings.values())]
@@ -215,7 +231,8 @@ class WindowReader:
         rows: dict[str, list[asyncpg.Record]] = defaultdict(list)
         for row in await fetch(measuring(strays=bool(hours)), MAX_ROWS + MAX_LISTED, *places):
             rows[row["window"]].append(row)
-        return [(ref, share_out(ref.window_id, rows[ref.window_id], self.rules.max_bytes)) for ref in refs]
+        share = share_in_parts if in_parts else share_at_once
+        return [(ref, part) for ref in refs for part in share(ref.window_id, rows[ref.window_id], self.rules.max_bytes)]
 
     async def _fetch(self, fetch: Fetch, windows: Sequence[tuple[WindowRef, Shares]]) -> _Batch:
         places = {wanted: ref.window_id for ref, shares in windows for wanted in shares.wanted}
@@ -224,10 +241,30 @@ class WindowReader:
             rows[places[row["trajectoryId"]]].append(row)
         spellings = _spellings(ref for ref, _ in windows)
         outcomes: dict[str, list[asyncpg.Record]] = defaultdict(list)
-        for row in await fetch(_OUTCOMES, list(spellings)):
-            outcomes[spellings[row["windowId"]]].append(row)
+        if self.rules.world.reads_markets:
+            for row in await fetch(_OUTCOMES, list(spellings)):
+                outcomes[spellings[row["windowId"]]].append(row)
+        facts = await self._fetch_facts(fetch, spellings) if self.rules.world.reads_facts else {}
         await self._learn_names(fetch, {row["agentId"] for group in rows.values() for row in group})
-        return _Batch(windows, rows, outcomes)
+        return _Batch(windows, rows, outcomes, facts)
+
+    async def _fetch_facts(self, fetch: Fetch, spellings: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+        """By window, the facts as written. Without our table there are none; a view that cannot be read is an error."""
+        view, found = self.rules.facts_view, defaultdict[str, list[dict[str, Any]]](list)
+        try:
+            rows = await fetch(facts_query(view), list(spellings))
+        except (*_NO_NAMES, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError) as error:
+            if view is None and isinstance(error, asyncpg.InsufficientPrivilegeError):
+                raise
+            if view is not None:
+                raise ConfigurationError(
+                    f"--facts-view {view} cannot be read: {error}; it needs window_id, subject and kind."
+                ) from error
+            logger.info("there are no facts: %s", error)
+            return found
+        for row in rows:
+            found[spellings[row["window_id"]]].append(msgspec.json.decode(row["fact"]))
+        return found
 
     async def _learn_names(self, fetch: Fetch, agents: set[str]) -> None:
         unknown = agents - self._names.keys()
@@ -254,69 +291,6 @@ def measuring(*, strays: bool) -> str:
     of $4, of the agents $5, that started from $6 to $7 in one of the hours $8.
     """
     return _MEASURE % (_NAMED + _STRAYS if strays else _NAMED)
-
-
-def share_out(window_id: str, rows: Sequence[Row], max_bytes: int) -> Shares:
-    """Of each agent the earliest rows, up to ``MAX_ROWS`` and an equal share of the window's bytes.
-
-    What agents with less than the share leave over is divided among the others. So all rows of an agent with less
-    than its share are read, whatever others write.
-    """
-    left_out: list[UnreadableRow] = []
-    sound: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        fault = _fault_of(row)
-        if fault is None:
-            sound[row["agentId"]].append(row)
-        else:
-            left_out.append(unreadable(row, window_id, *fault))
-    most = ROWS_OF_AGENT * max_bytes
-    sizes = [min(sum(_sent(row, max_bytes) for row in own), most) for own in sound.values()]
-    share = min(equal_share(sizes, ROWS_OF_WINDOW * max_bytes), most)
-    wanted: list[str] = []
-    total = 0
-    for own in sound.values():
-        taken = 0
-        for row in own:
-            size = _sent(row, max_bytes)
-            if taken + size <= share:
-                taken += size
-                wanted.append(row["trajectoryId"])
-            else:
-                detail = f"the agent's rows in this window take more than its share of {share / 1e6:.1f} MB"
-                left_out.append(unreadable(row, window_id, Reason.OVER_SHARE, detail))
-        total += taken
-    return Shares(tuple(wanted), tuple(left_out), total)
-
-
-def equal_share(sizes: Sequence[int], room: int) -> int:
-    """The largest share with ``sum(min(size, share)) <= room``; ``room`` itself if all sizes fit."""
-    left = room
-    for position, size in enumerate(sorted(sizes)):
-        share = left // (len(sizes) - position)
-        if size > share:
-            return share
-        left -= size
-    return room
-
-
-def _fault_of(row: Row) -> tuple[Reason, str] | None:
-    """Why a row is not even fetched; the last one that is listed of an agent says how many more there are."""
-    place, number = row["place"], row["number"]
-    more = f", and {number - place} more" if place == MAX_ROWS + MAX_LISTED < number else ""
-    if row["isLong"]:
-        return Reason.BAD_ID, f"an id of more than {MAX_ID} bytes{more}"
-    if row["bad"]:
-        return Reason.BAD_WINDOW_ID, f"windowId {row['windowId']!r}{more}"
-    if place > MAX_ROWS:
-        return Reason.TOO_MANY_ROWS, f"{number} rows of the agent in this window, of at most {MAX_ROWS}{more}"
-    return None
-
-
-def _sent(row: Row, max_bytes: int) -> int:
-    """Bytes of JSON that fetching the row sends: none if it is too large."""
-    size: int = row["size"]
-    return size if size <= max_bytes else 0
 
 
 async def read_pnl(database: Database, trajectory_ids: Sequence[str], max_bytes: int) -> dict[str, float]:

@@ -9,76 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
 
 from data_bridge.discovery import WindowRef
-from data_bridge.models import DECISIONS, AgentTrajectory, LLMCall
-from data_bridge.quality import CheckedWindow, Exclusion, Measured, Reason, Rules, check, leave_out_unmeasured
+from data_bridge.models import DECISIONS, NO_DOUBTS, AgentTrajectory, FactDoubts
+from data_bridge.quality import Exclusion, Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
-from data_bridge.stakes import gain_of
-
-CHARACTERS_PER_TOKEN = 3
-"""For estimates without a tokenizer. English has about four, JSON full of numbers about three: an overestimate."""
-
-
-@dataclass(frozen=True, slots=True)
-class UsableTrajectory:
-    """What grouping, dropout and the cost estimate need to know about a usable trajectory."""
-
-    trajectory_id: str
-    agent_id: str
-    role: str | None
-    starting_balance: float | None
-    judge_tokens: int
-    train_tokens: int
-    content_hash: str = ""
-    decisions: int = 0
-    """Steps in which something was decided."""
-    gain: float | None = None
-    """What its decisions gained by the game's own prices; None if that was not asked for or is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """The number of markets with a known outcome."""
-
-    stocks_known: int
-    stocks: int
-    predictions_known: int
-    predictions: int
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSummary:
-    """One window in numbers. The counts include all rows that could be read, usable or not."""
-
-    window_id: str
-    hours: int
-    trajectories: int
-    agents: int
-    actions: int
-    llm_calls: int
-    outcomes: Coverage
-    pnl_range: tuple[float, float] | None
-    """The smallest and the largest P&L that an agent made in this window."""
-    usable: tuple[UsableTrajectory, ...]
-    excluded: tuple[Exclusion, ...]
-
-    @property
-    def reasons(self) -> Counter[Reason]:
-        return Counter(exclusion.reason for exclusion in self.excluded)
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether rows of it were trained before, as the game's own flag says."""
-        return any(one.reason is Reason.ALREADY_USED for one in self.excluded)
-
-    @property
-    def judge_tokens(self) -> int:
-        return sum(one.judge_tokens for one in self.usable)
-
-    @property
-    def train_tokens(self) -> int:
-        return sum(one.train_tokens for one in self.usable)
+from data_bridge.survey_types import WindowSummary
+from data_bridge.window_parts import summaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +32,7 @@ class Totals:
     """The number of excluded rows by reason, the most frequent first."""
     examples: Mapping[Reason, Exclusion] = field(default_factory=dict)
     """The first row excluded for each reason."""
+    doubts: FactDoubts = NO_DOUBTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +49,7 @@ async def survey(
     rules: Rules,
     purposes: Collection[str] = DECISIONS,
     *,
-    is_measured: Measured | None = None,
+    is_measured: Measurable | None = None,
     with_gains: bool = False,
     is_wanted: Callable[[str], bool] | None = None,
     on_window: Callable[[int, int], None] | None = None,
@@ -124,46 +64,18 @@ async def survey(
     window with the number of windows done and the total, ``on_read`` with each trajectory that could be read.
     """
     found = [ref for ref in await reader.discover(everything=True) if is_wanted is None or is_wanted(ref.window_id)]
-    summaries: list[WindowSummary] = []
-    async with aclosing(reader.stream(found)) as windows:
-        async for window in windows:
-            if on_read is not None:
-                for trajectory in window.trajectories:
-                    on_read(trajectory)
-            checked = check(window, rules)
-            if is_measured is not None:
-                checked = leave_out_unmeasured(checked, rules, is_measured)
-            summaries.append(summarise(checked, purposes, with_gains=with_gains))
+    found_summaries: list[WindowSummary] = []
+    how: dict[str, Any] = {"is_measured": is_measured, "with_gains": with_gains, "on_read": on_read}
+    async with (
+        aclosing(reader.stream_parts(found)) as parts,
+        aclosing(summaries(parts, rules, purposes, **how)) as windows,
+    ):
+        async for summary, _ in windows:
+            found_summaries.append(summary)
             if on_window is not None:
-                on_window(len(summaries), len(found))
-    refs = tuple(ref for ref, summary in zip(found, summaries, strict=True) if summary.usable)
-    return Survey(tuple(summaries), refs, total(summaries))
-
-
-def summarise(
-    checked: CheckedWindow, purposes: Collection[str] = DECISIONS, *, with_gains: bool = False
-) -> WindowSummary:
-    window = checked.window
-    outcomes = window.outcomes
-    made = [pnl for pnl in (trajectory.window_pnl for trajectory in window.trajectories) if pnl is not None]
-    readable = {trajectory.agent_id for trajectory in window.trajectories}
-    return WindowSummary(
-        window_id=window.window_id,
-        hours=window.hours,
-        trajectories=len(window.trajectories) + len(window.unreadable),
-        agents=len(readable | {row.agent_id for row in window.unreadable}),
-        actions=sum(len(trajectory.actions) for trajectory in window.trajectories),
-        llm_calls=sum(len(trajectory.llm_calls) for trajectory in window.trajectories),
-        outcomes=Coverage(
-            sum(stock.is_known for stock in outcomes.stocks),
-            len(outcomes.stocks),
-            sum(market.is_known for market in outcomes.predictions),
-            len(outcomes.predictions),
-        ),
-        pnl_range=(min(made), max(made)) if made else None,
-        usable=tuple(_usable(one, purposes, gain_of(one, outcomes) if with_gains else None) for one in checked.usable),
-        excluded=checked.excluded,
-    )
+                on_window(len(found_summaries), len(found))
+    refs = tuple(ref for ref, summary in zip(found, found_summaries, strict=True) if summary.usable)
+    return Survey(tuple(found_summaries), refs, total(found_summaries))
 
 
 def total(windows: list[WindowSummary]) -> Totals:
@@ -182,32 +94,5 @@ def total(windows: list[WindowSummary]) -> Totals:
         train_tokens=sum(window.train_tokens for window in windows),
         reasons=dict(reasons.most_common()),
         examples=examples,
+        doubts=reduce(FactDoubts.plus, (window.outcomes.doubts for window in windows), NO_DOUBTS),
     )
-
-
-def _usable(trajectory: AgentTrajectory, purposes: Collection[str], gain: float | None) -> UsableTrajectory:
-    calls = trajectory.llm_calls
-    shown = sum(len(call.user_prompt) + len(call.response) + len(call.reasoning or "") for call in calls)
-    trained = sum(_tokens_of_call(call) for call in calls if call.purpose in purposes)
-    return UsableTrajectory(
-        trajectory.trajectory_id,
-        trajectory.agent_id,
-        trajectory.role,
-        trajectory.starting_balance,
-        judge_tokens=_tokens(shown),
-        train_tokens=trained,
-        content_hash=trajectory.content_hash,
-        decisions=sum(step.action is not None or bool(step.llm_calls) for step in trajectory.steps),
-        gain=gain,
-    )
-
-
-def _tokens_of_call(call: LLMCall) -> int:
-    """The endpoint's count where the log has it, otherwise an estimate."""
-    if call.prompt_tokens is not None and call.completion_tokens is not None:
-        return int(call.prompt_tokens + call.completion_tokens)
-    return _tokens(len(call.system_prompt) + len(call.user_prompt) + len(call.response))
-
-
-def _tokens(characters: int) -> int:
-    return -(-characters // CHARACTERS_PER_TOKEN)

@@ -84,6 +84,23 @@ ON CONFLICT DO NOTHING
 """
 
 
+_FACTS = """
+SELECT row_to_json(f)::text FROM hindsight.window_facts f WHERE window_id = $1 ORDER BY subject, kind, source
+"""
+_MAY_READ_FACTS = """
+SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = 'hindsight' AND c.relname = 'window_facts'
+    AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'))
+"""
+_INSERT_FACTS = """
+INSERT INTO hindsight.window_facts
+    (window_id, subject, kind, source, value_before, value_after, text, happened_at, visible, first_written, written_at)
+SELECT window_id, subject, kind, COALESCE(source, 'game'), value_before, value_after, text, happened_at,
+       COALESCE(visible, false), COALESCE(first_written, now()), COALESCE(written_at, now())
+FROM json_populate_recordset(NULL::hindsight.window_facts, $1::json) ON CONFLICT DO NOTHING
+"""
+
+
 def _raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
@@ -123,6 +140,7 @@ class _Trace(msgspec.Struct, frozen=True):
     trajectory: Columns
     agent: Columns | None = None
     outcomes: list[Columns] = []
+    facts: list[Columns] = []
 
 
 _Numbered = tuple[int, _Trace]
@@ -149,7 +167,7 @@ async def export_traces(
     trajectories, outcomes, windows = 0, 0, set[str]()
     # The lines are closed before the connection is given back, also when one cannot be written.
     async with database.pool.acquire() as connection, aclosing(_lines(connection, first, end)) as lines:
-        with _written(path) as write:
+        with written(path) as write:
             async for line, window, number in lines:
                 write(line)
                 trajectories += 1
@@ -175,6 +193,7 @@ async def import_traces(
             new += await _import(connection, path, batch, add_agents=is_ours)
             trajectories += len(batch)
             outcomes |= {bytes(outcome["id"]) for _, trace in batch for outcome in trace.outcomes}
+            outcomes |= {msgspec.json.encode(fact) for _, trace in batch for fact in trace.facts}
             windows |= {bytes(trace.trajectory.get("windowId", _NULL)) for _, trace in batch}
             progress(trajectories)
     return Passed(trajectories, len(outcomes), len(windows), new)
@@ -191,6 +210,9 @@ async def _import(connection: Connection, path: Path, batch: Sequence[_Numbered]
                 await connection.execute(_INSERT_AGENTS, msgspec.json.encode(agents).decode())
             new = await _insert(connection, "trajectories", rows)
             await _insert(connection, "market_outcomes", list(outcomes.values()))
+            facts = [fact for _, trace in batch for fact in trace.facts]
+            if facts:
+                await connection.execute(_INSERT_FACTS, msgspec.json.encode(facts).decode())
             return new
     except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
         if len(batch) == 1:
@@ -210,13 +232,16 @@ async def _lines(
         join = 'LEFT JOIN "User" u ON u."id" = t."agentId"' if may_name else ""
         agent = _NAMES if may_name else "NULL"
         await connection.execute(_select(first, end, agent, join))
-        window, outcomes = "", list[str]()
+        has_facts = await connection.fetchval(_MAY_READ_FACTS)
+        window, outcomes, facts = "", list[str](), list[str]()
         while rows := await connection.fetch(f"FETCH {_FETCH_ROWS} FROM traces"):
             for row in rows:
                 if row["window"] != window:
                     window, outcomes = row["window"], await _outcomes_of(connection, row["window"])
-                fields = (row["trajectory"], row["agent"] or "null", ",".join(outcomes))
-                yield '{{"trajectory":{},"agent":{},"outcomes":[{}]}}\n'.format(*fields).encode(), window, len(outcomes)
+                    facts = [one[0] for one in await connection.fetch(_FACTS, window)] if has_facts else []
+                fields = (row["trajectory"], row["agent"] or "null", ",".join(outcomes), _facts_json(facts))
+                line = '{{"trajectory":{},"agent":{},"outcomes":[{}]{}}}\n'.format(*fields)
+                yield line.encode(), window, len(outcomes) + len(facts)
 
 
 def _select(first: datetime, end: datetime, agent: str, join: str) -> str:
@@ -227,6 +252,11 @@ def _select(first: datetime, end: datetime, agent: str, join: str) -> str:
     return _SELECT.format(**within, near=near, window=_WINDOW, agent=agent, join=join)
 
 
+def _facts_json(facts: Sequence[str]) -> str:
+    """A window without facts has the same line as before there were any."""
+    return f',"facts":[{",".join(facts)}]' if facts else ""
+
+
 async def _outcomes_of(connection: Connection, window: str) -> list[str]:
     hour = window[:13]  # every spelling of the id begins with it
     rows = await connection.fetch(_OUTCOMES, f"{hour}:%", f"{hour.replace('T', ' ')}:%")
@@ -234,7 +264,7 @@ async def _outcomes_of(connection: Connection, window: str) -> list[str]:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[Callable[[bytes], object]]:
+def written(path: Path) -> Iterator[Callable[[bytes], object]]:
     """What writes to a file that takes its name when it is complete.
 
     Equal content gives equal bytes, gzip's header included. Only faults of the file are told as such: the block waits
@@ -304,7 +334,8 @@ def _batches(path: Path, untrained: bool) -> Iterator[list[_Numbered]]:
                 except RecursionError as error:
                     raise ConfigurationError(f"{path}, line {number} is not a trace: nested too deeply.") from error
                 row = _row(trace.trajectory, number, path, untrained)
-                batch.append((number, _Trace(row, trace.agent, [_outcome(given) for given in trace.outcomes])))
+                outcomes = [_outcome(given) for given in trace.outcomes]
+                batch.append((number, _Trace(row, trace.agent, outcomes, trace.facts)))
                 size += len(text)
                 if len(batch) == _BATCH_ROWS or size > _BATCH_BYTES:
                     yield batch

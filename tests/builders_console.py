@@ -36,6 +36,7 @@ from trainer.lesson import Embedder
 from trainer.run.advice import AdvisorOfConsole
 from trainer.run.check_report import CheckReport, check_log
 from trainer.run.lesson_desk import LessonDesk
+from trainer.run.policy_desk import PolicyDesk
 from trainer.run.score import RewardScorer
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,7 @@ def services_of(
         close_advisor=advisor.close,
         wanted_precision=settings.advice.advice_precision,
         lessons=LessonDesk(database, settings.lessons.game, settings.kept, embedder or WordEmbedder),
+        policy=PolicyDesk(database, settings.policy, settings.limits, embedder or WordEmbedder),
     )
 
 

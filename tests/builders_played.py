@@ -1,16 +1,25 @@
-"""Hours of the simulated market with agents of planted skill, as groups, without a database."""
+"""Hours of a simulated world with agents of planted skill, as groups, without a database."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import islice
+from statistics import fmean
 
-from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step
+from scipy.stats import spearmanr
+
+from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, MarketOutcomes, Step
 from data_bridge.window_ids import end_of, start_of, windows_from
-from trainer.types import Group
+from data_bridge.worlds.load import load_world
+from trainer.judge.reward import RewardJudge
+from trainer.types import Group, JudgedGroup
 from trainer.world.agents import scripted_cast
 from trainer.world.market import Market, outcomes_of
 from trainer.world.player import AgentHour, PlayedHour, Player
-from trainer.world.record import action_of
+from trainer.world.quests.errands import Quests
+from trainer.world.quests.truth import facts_of
+from trainer.world.rules import WorldRules
+from trainer.world.worlds import MARKET, QUESTS
 
 
 async def played_groups(hours: int, agents: int, seed: int, luck: float) -> tuple[list[Group], dict[str, float]]:
@@ -23,13 +32,39 @@ async def played_groups(hours: int, agents: int, seed: int, luck: float) -> tupl
     return groups, {agent.agent_id: agent.skill or 0.0 for agent in cast}
 
 
+async def quest_groups(hours: int, agents: int, world: Quests) -> tuple[list[Group], dict[str, float]]:
+    """One group for each of ``hours`` hours of errands, and the skill of each agent."""
+    cast = scripted_cast(agents, world.seed, QUESTS)
+    played = Player(world, cast).play(windows_from("2026-03-02T00:00", hours))
+    return [quest_group_of(hour) async for hour in played], {agent.agent_id: agent.skill or 0.0 for agent in cast}
+
+
+async def skill_found(world: Quests, hours: int, agents: int = 8) -> float:
+    """The rank correlation of an agent's mean score by ``--judge reward`` with its planted skill."""
+    groups, skills = await quest_groups(hours, agents, world)
+    judge, scored = RewardJudge(), defaultdict[str, list[float]](list)
+    for group in groups:
+        judged = await judge.judge(group)
+        assert isinstance(judged, JudgedGroup)
+        assert not judged.left_out
+        for member, verdict in zip(judged.group.trajectories, judged.verdicts, strict=True):
+            scored[member.agent_id].append(verdict.score)
+    return float(spearmanr([fmean(scored[name]) for name in skills], list(skills.values())).statistic)
+
+
+def quest_group_of(played: PlayedHour) -> Group:
+    name = played.hour.window_id
+    members = tuple(_trajectory(life, played, QUESTS) for life in played.agents)
+    return Group(f"{name}/1", name, members, MarketOutcomes(facts=tuple(facts_of(played))), load_world("quests"))
+
+
 def group_of(played: PlayedHour) -> Group:
     hour, closing = played.hour, played.tape.closing
     members = tuple(_trajectory(life, played) for life in played.agents)
     return Group(f"{hour.window_id}/1", hour.window_id, members, outcomes_of(hour, closing, closing))
 
 
-def _trajectory(life: AgentHour, played: PlayedHour) -> AgentTrajectory:
+def _trajectory(life: AgentHour, played: PlayedHour, rules: WorldRules = MARKET) -> AgentTrajectory:
     window_id = played.hour.window_id
     name = f"{window_id}-{life.agent.index}"
     steps = [
@@ -37,7 +72,7 @@ def _trajectory(life: AgentHour, played: PlayedHour) -> AgentTrajectory:
             step_number=number,
             state=EnvironmentState(balance=step.book.balance, lifetime_pnl=step.book.lifetime_pnl + step.gain),
             llm_calls=[LLMCall(model=step.answer.model, messages=list(step.messages), response=step.answer.text)],
-            action=action_of(step.decision, step.error, step.price, step.book.stake, played.hour),
+            action=rules.action(step.decision, step.error, step.price, step.book, played.hour),
         )
         for number, step in enumerate(life.steps)
     ]

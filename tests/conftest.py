@@ -119,7 +119,7 @@ def databases_on(postgres: EmbeddedServer) -> Iterator[Callable[..., str]]:
 
     def make(template: str = "template0") -> str:
         name = f"test_{uuid.uuid4().hex}"
-        in_own_loop(lambda: on_server(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        in_own_loop(lambda: on_server(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"))  # no WAL
         names.append(name)
         return postgres.url(name)
 

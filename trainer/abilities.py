@@ -44,7 +44,9 @@ class BackendAbilities:
     update: Update = Update()
 
 
-_OF_THE_CPU = frozenset({"updates", "warm_start", "entropy_bonus", "weight_decay", "token_weights", "init_from"})
+_OF_THE_CPU = frozenset(
+    {"updates", "warm_start", "entropy_bonus", "weight_decay", "token_weights", "init_from", "train_workers"}
+)
 _OURS = Update(
     optimizer_steps="`--updates`, 1",
     optimizer="AdamW, betas 0.9 and 0.95",

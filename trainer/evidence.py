@@ -30,6 +30,8 @@ class Role(StrEnum):
     """The candidate without its lessons, where the incumbent is not just that."""
     RANDOM_LESSONS = "random lessons"
     """The candidate with lessons by chance: what any text in that place is worth."""
+    RANDOM_MUTATION = "random mutation"
+    """The candidate with a random mutation of the prompt that it would replace: what any change of it is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,9 @@ TRAINED_WORDS, UNSEEN_WORDS, UNSEEN_TICKERS, DAYS_AFTER = QUESTION_COLUMNS = (
 )
 """What is asked in the simulated market. The days after are the evaluation's own windows."""
 
+UNSEEN_PLACES = "unseen places and items"
+"""In the simulated quests, instead of unseen tickers."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadingFigures:
@@ -152,6 +157,11 @@ class ReadingTest:
 
     def of(self, reader: Reader, column: str) -> ReadingFigures | None:
         return next((one for one in self.figures if (one.reader, one.column) == (reader, column)), None)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What was asked."""
+        return tuple(dict.fromkeys(one.column for one in self.figures))
 
     @property
     def headline(self) -> str:
@@ -220,6 +230,8 @@ class Evaluation:
     narrowing: Narrowing | None = None
     absent: dict[Role, str] = field(default_factory=dict)
     """Contestants that could not take part, or not everywhere, and why."""
+    measure: str = "P&L"
+    """What the world calls success, whose figures stand under ``pnl``."""
 
     def of(self, role: Role) -> PolicyFigures | None:
         return next((figures for figures in self.figures if figures.role == role), None)

@@ -5,8 +5,9 @@
     read ── check ── plan ──▶ judge ──▶ train ──▶ evaluate ──▶ promote
                                 └─▶ lessons
 
-``Pipeline.run`` is one pass over planned windows: every arrow up to train is a bounded queue. Groups are
-judged concurrently but leave in the order of the plan, so that a run is repeatable. After a fault before training, the
+``Pipeline.run`` is one pass over planned windows, in units of at most 64 groups: every arrow up to train is a bounded
+queue. Groups are judged concurrently, here or by workers elsewhere, but leave in the order of the plan, so that a run
+is repeatable. After a fault before training, the
 current step is finished and recorded before the run ends with that fault. ``evaluate`` and ``consider`` then compare
 the checkpoint on later windows, ask the gate, and publish it or not.
 """
@@ -15,26 +16,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence, Set
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from typing import Any
 
 from data_bridge.database import Database
 from data_bridge.discovery import WindowRef
-from data_bridge.errors import HindsightError, Interrupted, PromotionRefused
-from data_bridge.quality import check
+from data_bridge.errors import Interrupted, PromotionRefused
+from data_bridge.models import Window
 from data_bridge.reader import WindowReader
 from trainer.config.commands import EvaluateSettings, TrainSettings
 from trainer.config.derived import judged_by, keys_of
 from trainer.config.lessons import LessonsCommand
+from trainer.config.prompt_commands import PromptsCommand
 from trainer.evaluate.comparison import TrialPlan
 from trainer.evaluate.evaluation import evaluate_release, evaluation_windows, models_to_ask
 from trainer.evaluate.lessoned import AdmissionSide, LessonSide
+from trainer.evaluate.prompted import RandomPrompts, prompt_side
 from trainer.evidence import Evaluation, GateDecision, Role, Ruling
 from trainer.faults import first_fault
+from trainer.flow import Flow, Verdicts
 from trainer.inference.chat_models import Access, open_models
 from trainer.inference.divergence import kl_meter
 from trainer.inference.remembered import remembered
@@ -46,10 +52,11 @@ from trainer.ledger.model_lock import ModelBusy, ModelLock
 from trainer.ledger.releases import Promotion, incumbent_of
 from trainer.ledger.runs import Ledger
 from trainer.ledger.states import NO_SIGNAL
+from trainer.ledger.units import Unit
 from trainer.lessons.open import open_lessons
 from trainer.lessons.stage import LessonStage, kept
 from trainer.patterns.faults import observed
-from trainer.plan.plan import assemble
+from trainer.plan.grouping import Grouped
 from trainer.progress import FailurePolicy, Progress, View
 from trainer.promote.canary import settle_canary
 from trainer.promote.publish import IncumbentChanged, publish
@@ -58,53 +65,22 @@ from trainer.train.carried import CarriedGroups
 from trainer.train.replay import Places, StepGroups
 from trainer.train.selection import VerdictStage
 from trainer.train.stage import TrainStage
-from trainer.types import MIN_GROUP, Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow, PreparedBatch, Release
+from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, PlannedWindow, PreparedBatch, Release
+from trainer.workers.elsewhere import Workers
+from trainer.workers.judging import groups_of, read_unit, with_rows
+from trainer.workers.units import units_of
 from trainer.world.agents import EXPLORER
 
 logger = logging.getLogger(__name__)
 
-_WINDOWS_AHEAD, _BATCHES_AHEAD = 4, 1
-
-T = TypeVar("T")
-
-
-class _End:
-    """The previous stage has no more items."""
-
-
-class _Flow(Generic[T]):
-    """A bounded, typed queue between two stages; it ends normally or with the previous stage's fault."""
-
-    def __init__(self, size: int) -> None:
-        self._items: asyncio.Queue[T | _End | HindsightError] = asyncio.Queue(size)
-
-    async def feed(self, stage: Callable[[], Awaitable[None]]) -> None:
-        """Run the stage that puts items here; the last item says how it ended.
-
-        The stage is called here, not by the caller, so that a stage cancelled before its turn was never started.
-        """
-        try:
-            await stage()
-            await self._items.put(_End())
-        except HindsightError as error:
-            await self._items.put(error)
-
-    async def put(self, item: T) -> None:
-        await self._items.put(item)
-
-    async def take(self) -> T | None:
-        """The next item; None at the end. Raises the fault that ended the previous stage."""
-        item = await self._items.get()
-        if isinstance(item, HindsightError):
-            raise item
-        return None if isinstance(item, _End) else item
+_UNITS_AHEAD, _BATCHES_AHEAD = 4, 1
 
 
 @dataclass(frozen=True, slots=True)
-class WindowGroups:
-    """The groups of one window, as planned."""
+class UnitGroups:
+    """The groups of one unit, as planned."""
 
-    window_id: str
+    unit: Unit
     groups: tuple[Group, ...]
 
 
@@ -113,7 +89,7 @@ class AwaitedVerdict:
     """A group on its way through the judge; None marks the end of its window."""
 
     window_id: str
-    verdict: asyncio.Task[JudgedGroup | JudgeFailure] | None
+    verdict: asyncio.Future[JudgedGroup | JudgeFailure] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +110,22 @@ class Pipeline:
     carried: CarriedGroups
     stop: asyncio.Event
     lessons: LessonStage | None = None
+    workers: Workers | None = None
+    """Who reads and judges; None: this process."""
 
     async def run(self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef]) -> None:
         """Train on ``windows``, whose rows ``refs`` locates. Interrupted if a stop is requested before the end."""
-        groups = _Flow[WindowGroups](_WINDOWS_AHEAD)
-        awaited = _Flow[AwaitedVerdict](self.judge_concurrency)
-        batches = _Flow[StepGroups](_BATCHES_AHEAD)
+        awaited = Flow[AwaitedVerdict](self.judge_concurrency)
+        batches = Flow[StepGroups](_BATCHES_AHEAD)
         planned = {group.group_id for window in windows for group in window.groups}
         self.progress.plan({window.window_id for window in windows}, planned)
         self.progress.doing("judging")
         try:
             async with asyncio.TaskGroup() as tasks, kept(self.lessons, self.stop):
+                judging = self._judge_here if self.workers is None else partial(self._judge_elsewhere, self.workers)
+                units = units_of(zip(windows, refs, strict=True))
                 upstream = [
-                    tasks.create_task(groups.feed(partial(self._read, windows, refs, groups)), name="read"),
-                    tasks.create_task(awaited.feed(partial(self._judge, groups, awaited)), name="judge"),
+                    tasks.create_task(awaited.feed(partial(judging, units, awaited)), name="judge"),
                     tasks.create_task(batches.feed(partial(self._batch, planned, awaited, batches)), name="batch"),
                     tasks.create_task(self._watch_lock(), name="watch the lock"),
                 ]
@@ -159,37 +137,74 @@ class Pipeline:
         if self.stop.is_set():
             raise Interrupted("Stopped after the current step; the same command resumes the run.")
 
-    async def _read(
-        self, windows: Sequence[PlannedWindow], refs: Sequence[WindowRef], groups: _Flow[WindowGroups]
-    ) -> None:
-        """Read and check each window, and put its rows into the groups that were planned."""
-        planned = {window.window_id: window for window in windows}
-        # After a crash, a window may have fewer agents left than a new window would need.
-        rules = replace(self.reader.rules, min_agents=MIN_GROUP)
-        async with aclosing(self.reader.stream(refs)) as stream:
-            async for window in stream:
-                wanted = planned[window.window_id]
-                lasting = await self.ledger.lasting(self.trainer.model, [window.window_id])
-                grouped = assemble(check(window, rules), wanted, lasting)
-                await self.ledger.exclude(self.run_id, grouped.excluded)
-                await self.ledger.observe(self.run_id, map(observed, window.trajectories))
-                self.ledger.folder(self.run_id).append("windows.jsonl", [_line(wanted, grouped.groups)])
-                self.progress.read(window.window_id)
-                if self.progress.stage == "judging":
-                    self.progress.unit = window.window_id
-                self.view.show(self.progress)
-                await groups.put(WindowGroups(window.window_id, grouped.groups))
+    async def _judge_here(self, units: Iterator[Unit], awaited: Flow[AwaitedVerdict]) -> None:
+        """Read and judge in this process; reading is ahead by a few units."""
+        groups = Flow[UnitGroups](_UNITS_AHEAD)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(groups.feed(partial(self._read, units, groups)), name="read")
+                await self._judge(groups, awaited)
+                reading.cancel()
+        except BaseExceptionGroup as faults:
+            raise first_fault(faults) from faults
 
-    async def _judge(self, groups: _Flow[WindowGroups], awaited: _Flow[AwaitedVerdict]) -> None:
+    async def _read(self, units: Iterator[Unit], groups: Flow[UnitGroups]) -> None:
+        """Read and check each unit, and put its rows into the groups that were planned."""
+        async with aclosing(self._windows(units)) as windows:
+            async for unit, window in windows:
+                lasting = await self.ledger.lasting(self.trainer.model, [window.window_id])
+                grouped = groups_of(unit, window, self.reader.rules, lasting)
+                await self._note_read(unit, window, grouped)
+                await groups.put(UnitGroups(unit, grouped.groups))
+
+    async def _windows(self, units: Iterator[Unit]) -> AsyncGenerator[tuple[Unit, Window], None]:
+        """The rows of each unit: whole windows as a stream, windows of several units slice by slice."""
+        for is_whole, some in groupby(units, key=lambda unit: unit.parts == 1):
+            if is_whole:
+                whole = deque(some)
+                async with aclosing(self.reader.stream([unit.ref for unit in whole])) as stream:
+                    async for window in stream:
+                        yield whole.popleft(), window
+            else:
+                for unit in some:
+                    yield unit, await read_unit(unit, self.reader)
+
+    async def _note_read(self, unit: Unit, window: Window, grouped: Grouped) -> None:
+        await self.ledger.exclude(self.run_id, grouped.excluded)
+        await self.ledger.observe(self.run_id, map(observed, window.trajectories))
+        self.ledger.folder(self.run_id).append("windows.jsonl", [_line(unit.planned, grouped.groups)])
+        self.progress.read(window.window_id)
+        if self.progress.stage == "judging":
+            self.progress.unit = window.window_id
+        self.view.show(self.progress)
+
+    async def _judge(self, groups: Flow[UnitGroups], awaited: Flow[AwaitedVerdict]) -> None:
         """Start judging each group as soon as there is room; the judge limits its own calls."""
-        async with _Verdicts(self.judge) as verdicts:
-            while (window := await groups.take()) is not None:
-                for group in window.groups:
-                    await awaited.put(AwaitedVerdict(window.window_id, verdicts.start(group)))
-                await awaited.put(AwaitedVerdict(window.window_id, None))
+        async with Verdicts(self.judge) as verdicts:
+            while (read := await groups.take()) is not None:
+                window_id = read.unit.planned.window_id
+                for group in read.groups:
+                    await awaited.put(AwaitedVerdict(window_id, verdicts.start(group)))
+                if read.unit.is_last:
+                    await awaited.put(AwaitedVerdict(window_id, None))
             await verdicts.finish()
 
-    async def _batch(self, planned: Set[str], awaited: _Flow[AwaitedVerdict], batches: _Flow[StepGroups]) -> None:
+    async def _judge_elsewhere(self, workers: Workers, units: Iterator[Unit], awaited: Flow[AwaitedVerdict]) -> None:
+        """Let workers read and judge; what they judged is read again here, for training."""
+        async with aclosing(workers.in_order(units)) as results:
+            async for done in results:
+                window, judged = await read_unit(done.unit, self.reader), done.result
+                verdicts = with_rows(judged.groups, window, self.reader.rules.world)
+                grouped = Grouped(tuple(verdict.group for verdict in verdicts), judged.excluded)
+                await self._note_read(done.unit, window, grouped)
+                for verdict in verdicts:
+                    known = asyncio.get_running_loop().create_future()
+                    known.set_result(verdict)
+                    await awaited.put(AwaitedVerdict(window.window_id, known))
+                if done.unit.is_last:
+                    await awaited.put(AwaitedVerdict(window.window_id, None))
+
+    async def _batch(self, planned: Set[str], awaited: Flow[AwaitedVerdict], batches: Flow[StepGroups]) -> None:
         """Collect judged groups into batches of one gradient step, those first that the last pass left over."""
         for left_over in await self.carried.taken_up(planned):
             if (step := self.places.take(left_over, left_over.group)) is not None:
@@ -210,9 +225,9 @@ class Pipeline:
             await batches.put(step)
         self.verdicts.check_failures()
 
-    async def _train(self, batches: _Flow[StepGroups]) -> None:
+    async def _train(self, batches: Flow[StepGroups]) -> None:
         """Steps until the batches end, enough steps are done, or a stop is requested."""
-        prepared = _Flow[PreparedBatch](_BATCHES_AHEAD)
+        prepared = Flow[PreparedBatch](_BATCHES_AHEAD)
         async with asyncio.TaskGroup() as tasks:
             ahead = tasks.create_task(prepared.feed(partial(self._prepare, batches, prepared)), name="prepare")
             while not self.stop.is_set() and not self.trainer.has_enough_steps:
@@ -223,7 +238,7 @@ class Pipeline:
                 self.view.show(self.progress)
             ahead.cancel()
 
-    async def _prepare(self, batches: _Flow[StepGroups], prepared: _Flow[PreparedBatch]) -> None:
+    async def _prepare(self, batches: Flow[StepGroups], prepared: Flow[PreparedBatch]) -> None:
         """Convert and score the next batch, ahead of its turn if training does not use this machine."""
         while (step := await batches.take()) is not None:
             ready = await self.trainer.prepare(step)
@@ -246,33 +261,6 @@ class Pipeline:
         raise ModelBusy(f"Another trainer took over model {self.lock.model!r}; this one stops without writing.")
 
 
-class _Verdicts:
-    """Owns the judge's tasks: none outlives the block."""
-
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-        self._tasks: set[asyncio.Task[JudgedGroup | JudgeFailure]] = set()
-
-    def start(self, group: Group) -> asyncio.Task[JudgedGroup | JudgeFailure]:
-        task = asyncio.create_task(self._judge.judge(group), name=f"judge {group.group_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def finish(self) -> None:
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def __aenter__(self) -> _Verdicts:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        left = list(self._tasks)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-
-
 def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "window": planned.window_id,
@@ -283,17 +271,19 @@ def _line(planned: PlannedWindow, groups: Sequence[Group]) -> dict[str, Any]:
 
 async def evaluate(
     database: Database,
-    settings: TrainSettings | EvaluateSettings | LessonsCommand,
+    settings: TrainSettings | EvaluateSettings | LessonsCommand | PromptsCommand,
     candidate: Release,
     incumbent: Release | None,
     *,
     run_id: str | None,
     now: datetime | None = None,
     admission: Admission | None = None,
+    random_prompts: RandomPrompts | None = None,
     say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
     """Compare candidate, incumbent, base model and controls on later windows; the result is stored. With an
-    ``admission`` the two differ by its lessons alone, at decisions that can be shown them."""
+    ``admission`` the two differ by its lessons alone, at decisions that can be shown them; ``random_prompts`` are, by
+    role, what a random mutation would have made of the prompt that the candidate replaces."""
     now = now or await clock(database, settings.windows.until)
     ruled_on = admission is not None or incumbent == await incumbent_of(database, candidate.model)
     how: dict[str, Any] = {"is_ruled_on": ruled_on, "now": now, "admission": admission}
@@ -332,6 +322,7 @@ async def evaluate(
             measure_kl=kl_meter(candidate, settings.model.base_model, settings.common.home),
             reading_base=base,
             lessons=LessonSide(recall, settings.lessons.game, asking),
+            prompts=await prompt_side(database, candidate, incumbent, random_prompts or {}),
             say=say,
         )
 

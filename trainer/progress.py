@@ -124,6 +124,15 @@ class JudgeUsage:
     observations_shortened: int = 0
     characters_cut: int = 0
 
+    def minus(self, before: JudgeUsage) -> JudgeUsage:
+        """What was counted since ``before``."""
+        return JudgeUsage(**{name: getattr(self, name) - getattr(before, name) for name in self.__slots__})
+
+    def add(self, other: JudgeUsage) -> None:
+        """Count what another process has counted."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def count_group(self, *, cached: bool) -> None:
         self.judged += 1
         self.from_cache += cached
@@ -228,10 +237,16 @@ class FailureTally:
     last_fault: str = ""
 
     def plus(self, result: JudgedGroup | JudgeFailure) -> FailureTally:
-        if isinstance(result, JudgedGroup):
+        return (
+            self.with_one(None, "") if isinstance(result, JudgedGroup) else self.with_one(result.reason, result.detail)
+        )
+
+    def with_one(self, reason: Reason | None, detail: str) -> FailureTally:
+        """One more group: judged (None), or without a verdict for this reason."""
+        if reason is None:
             return FailureTally(self.heard + 1, self.failed, self.last_fault)
-        if result.reason in _JUDGES_FAULT:
-            return FailureTally(self.heard + 1, self.failed + 1, result.detail or result.reason.value)
+        if reason in _JUDGES_FAULT:
+            return FailureTally(self.heard + 1, self.failed + 1, detail or reason.value)
         return self
 
 

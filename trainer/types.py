@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from data_bridge.authorship import Served
 from data_bridge.models import AgentTrajectory, ChatMessage, MarketOutcomes
 from data_bridge.quality import Exclusion, Reason
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 from trainer.abilities import BackendAbilities, abilities_of
 from trainer.config.training import AddressSettings
 from trainer.rewards import Baseline, Potential, RewardHistory
@@ -31,6 +33,8 @@ class Group:
     window_id: str
     trajectories: tuple[AgentTrajectory, ...]
     outcomes: MarketOutcomes
+    world: World = MARKET
+    hours: int = 1
 
 
 TWO_PASSES = "-two-passes"
@@ -67,14 +71,12 @@ class Verdict:
     trajectory_id: str
     score: float
     uncertainty: float
-    """Standard error of ``score`` from how scores move between orders: its own orders, or, judged in one only, what was
-    measured of this judge on others. 0 if it is not known."""
+    """Standard error of ``score`` between orders: its own, or this judge's on others if asked once; 0: not known."""
     explanation: str
     luck: float | None = None
     """How much higher the judge scored it when it knew the outcome than before: only known after two passes."""
     steps: tuple[float | None, ...] = ()
-    """The score of each of its decisions, None for one that the judge gave no usable score; empty if the judge scored
-    the whole alone."""
+    """The score of each of its decisions, None for one without; empty if the judge scored the whole alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +245,14 @@ class Release(Checkpoint):
         return "+".join(part for part in (self.checkpoint.name, self.prompt_version, self.lessons_policy) if part)
 
 
-def release_of(checkpoint: Checkpoint, used: Release | None, lessons: str | None = None) -> Release:
-    """``checkpoint`` with the prompts and lessons that agents ``used`` so far, or with other ``lessons`` (empty: none).
-
-    So new weights do not take away what was promoted beside the old ones.
-    """
-    if used is None:
-        return checkpoint.as_release("", lessons or "")
-    return checkpoint.as_release(used.prompt_version, used.lessons_policy if lessons is None else lessons)
+def release_of(
+    checkpoint: Checkpoint, used: Release | None, lessons: str | None = None, prompts: str | None = None
+) -> Release:
+    """``checkpoint`` with the prompts and lessons that agents ``used`` so far, or with others (empty: none): new
+    weights do not take away what was promoted beside the old ones."""
+    before = used or checkpoint.as_release()
+    prompts = before.prompt_version if prompts is None else prompts
+    return checkpoint.as_release(prompts, before.lessons_policy if lessons is None else lessons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +270,7 @@ class Batch:
     share: float = 1.0
     """Of a whole step: less for what was left over at the end of a pass."""
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    """By trajectory, what is usual for its agent or role, or the score that HOLD would have had in its place (then also
-    by decision, as ``ID#NUMBER``); empty without --baseline."""
+    """By trajectory, what is usual for its agent or role, or what HOLD would have scored (also by ``ID#NUMBER``)."""
     potentials: Mapping[str, Potential] = field(default_factory=dict)
     """By decision; empty without --potential."""
     emphasis: Mapping[str, float] = field(default_factory=dict)

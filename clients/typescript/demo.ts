@@ -85,10 +85,10 @@ async function learnAboutPrompts(home: string): Promise<void> {
   const python = join(ROOT, ".venv", "bin", "python");
   const hasService = !isSimulated && existsSync(join(ROOT, "scripts", "prompts.py")) && existsSync(python);
   const simulated = hasService ? null : new SimulatedPolicy(BUFFER);
-  const flags = ["--prompt-buffer", String(BUFFER)];
+  const flags = ["--policy-buffer", String(BUFFER)];
   const rl =
     simulated === null
-      ? new RLInterface({ server: { directory: ROOT, home, flags } })
+      ? new RLInterface({ server: { directory: ROOT, home, flags, startTimeoutMs: 240_000 } })
       : new RLInterface({ url: await simulated.open(), key: simulated.key });
   const trainer = new RLTrainer(rl, new SimulatedPrompts(), {
     onUpdate: ({ version }) => console.log(`The policy is version ${version} now.`),

@@ -6,7 +6,7 @@
 --   hindsight_reader       check_windows, lineage, report, promote --list, serve, train_mmo --dry-run, traces export
 --   hindsight_judge        also judge_windows and certify_judge: stores verdicts in our schema, nothing in the game's
 --   hindsight_judge_writer also judge_windows --write-back: the judge's columns of the game
---   hindsight_trainer      also train_mmo, evaluate, promote, schedule_training, lessons
+--   hindsight_trainer      also train_mmo, evaluate, promote, schedule_training, lessons, prompts
 --   hindsight_console      also console and calibrate_advice: commands, ingest keys, advice, the audit log
 --   hindsight_ingest       beside hindsight_console, for a console to which agents and the game send rows:
 --                          CREATE ROLE console LOGIN PASSWORD '...' IN ROLE hindsight_console, hindsight_ingest;
@@ -34,7 +34,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA hindsight TO hindsight_reader;
 -- Judging. Identity columns need no grant on their sequences.
 GRANT INSERT ON hindsight.verdicts, hindsight.judge_calls, hindsight.order_decisions, hindsight.certificates
     TO hindsight_judge;
-GRANT INSERT, UPDATE, DELETE ON hindsight.verdict_claims TO hindsight_judge;
+GRANT INSERT, UPDATE, DELETE ON hindsight.verdict_claims, hindsight.unit_jobs TO hindsight_judge;
+GRANT INSERT, UPDATE ON hindsight.units, hindsight.unit_workers TO hindsight_judge;
 
 -- Writing the judge's scores into the game's own columns.
 GRANT UPDATE ("aiJudgeReward", "aiJudgeReasoning", "judgedAt", "updatedAt")
@@ -74,6 +75,8 @@ GRANT INSERT ON hindsight.lesson_sources, hindsight.distilled, hindsight.consult
     TO hindsight_trainer;
 GRANT INSERT, UPDATE ON hindsight.lesson_admissions TO hindsight_trainer;
 GRANT INSERT, UPDATE ON hindsight.injections TO hindsight_trainer;
+GRANT INSERT, UPDATE ON hindsight.prompts, hindsight.policy_checkpoints, hindsight.policy_experience TO hindsight_trainer;
+GRANT INSERT ON hindsight.prompt_versions, hindsight.policy_names TO hindsight_trainer;
 GRANT UPDATE ON hindsight.commands TO hindsight_trainer;
 GRANT INSERT, UPDATE, DELETE ON hindsight.hosts TO hindsight_trainer;
 
@@ -102,6 +105,8 @@ GRANT SELECT, INSERT,
       UPDATE ("startPrice", "endPrice", "changePercent", "sentiment", "newsEvents", "question", "outcome",
               "finalProbability", "volume")
     ON public.market_outcomes TO hindsight_ingest;
+GRANT USAGE ON SCHEMA hindsight TO hindsight_ingest;
+GRANT SELECT, INSERT, UPDATE ON hindsight.window_facts TO hindsight_ingest;
 -- Agents are added only where the game's tables are ours; otherwise they are the game's to add.
 DO $$ BEGIN
     IF (SELECT NOT skipped FROM hindsight.migrations WHERE number = 1) THEN

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from data_bridge.database import Database, open_database
 from data_bridge.quality import CheckedWindow, Reason, Rules, check
-from data_bridge.reader import MAX_LISTED, MAX_ROWS, ROWS_OF_AGENT, WindowReader
-from data_bridge.survey import summarise
+from data_bridge.reader import WindowReader
+from data_bridge.shares import MAX_LISTED, MAX_ROWS, ROWS_OF_AGENT
+from data_bridge.survey_types import summarise
 from tests.adversary.test_resources import MOST_MB, READS, memory_of
 from tests.builders import (
     NOW,

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from data_bridge.decode import trajectory_of
 from data_bridge.models import AgentTrajectory, UnreadableRow, Window
 from data_bridge.quality import CheckedWindow, Reason, Rules, check
-from data_bridge.survey import summarise
+from data_bridge.survey_types import summarise
 from data_bridge.window_ids import end_of
 from tests.adversary.test_tokens import OfPolicy
 from tests.builders import WINDOW, make_outcomes, plugin_steps, recorder_steps, trajectory_row

@@ -16,6 +16,7 @@ from data_bridge.database import Database, open_database
 from tests.builders import hours_before, insert_window
 from tests.builders_advice import record_advice
 from tests.builders_console import FAKE_TRAINING, ROOT, ConsoleProcess
+from tests.builders_prompts import record_prompts
 from tests.builders_report_run import HOSTILE, record_run
 from tests.conftest import in_own_loop
 
@@ -208,7 +209,10 @@ def test_a_server_that_is_killed_and_restarted_is_caught_up_with(
         console.stop()
 
 
-PAGES = ("/", "/runs", "/runs/run-1", "/releases", "/data", "/rewards", "/judge", "/patterns", "/advice", "/system")
+PAGES = (
+    *("/", "/runs", "/runs/run-1", "/releases", "/data", "/rewards", "/judge", "/patterns", "/advice", "/prompts"),
+    "/system",
+)
 AXE = (ROOT / "tests" / "vendor" / "axe.min.js").read_text()
 
 
@@ -230,6 +234,7 @@ def recorded(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory)
             "UPDATE hindsight.batch_trajectories SET agent_id = $1, role = $1 WHERE agent_id = 'agent-1'", HOSTILE
         )
         await record_advice(database, words=HOSTILE)
+        await record_prompts(database, words=HOSTILE)
 
     with_database(shared_database_url, home, record)
     with ConsoleProcess(shared_database_url, home, "--no-train-here") as console:

@@ -5,15 +5,18 @@ What costs money is a local endpoint that judges honestly; what would run for ev
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.fakes.judge_server import JudgeServer, Request
@@ -140,30 +143,65 @@ def test_every_command_of_the_readme_works(desk: Desk) -> None:
         assert KEY.encode() not in path.read_bytes(), path
 
 
-def test_the_program_of_the_readme_records_an_agents_hour(desk: Desk, database_url: str) -> None:
+def test_the_program_of_the_readme_records_an_agents_hour(
+    desk: Desk, make_database: Callable[..., str], template_database: str
+) -> None:
+    """Into a database of ours, into a game's, whose users are the game's to create, and into the embedded one."""
     [program] = PROGRAMS
+    ours, games = make_database(template_database), make_database(template_database)
+    asyncio.run(_make_it_a_games(games))
     serving = desk.start("python scripts/serve.py")
     try:
         assert serving.stdout is not None
         address = re.search(r"http://\S+/v1", serving.stdout.readline())
         assert address is not None
-        program = program.replace("http://127.0.0.1:8808/v1", address[0])
         script = desk.home / "agent.py"
-        script.write_text(program)
-        environment = {"DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            env=desk.environment | environment,
-            cwd=desk.home,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        shown = desk.run("python scripts/check_windows.py --json --lookback 1d", extra=environment)
-        assert '"trajectories": 1' in shown.stdout or '"trajectories":1' in shown.stdout, shown.stdout + shown.stderr
+        script.write_text(program.replace("http://127.0.0.1:8808/v1", address[0]))
+
+        def play(**extra: str) -> subprocess.CompletedProcess[str]:
+            environment = desk.environment | {"PYTHONPATH": str(ROOT)} | extra
+            return subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+
+        cases = [
+            ({"DATABASE_URL": ours}, "agent-7"),
+            ({"DATABASE_URL": games, "AGENT": "coin_fan"}, "u-1"),
+            ({}, "agent-7"),
+        ]
+        for extra, agent in cases:
+            done = play(**extra)
+            assert done.returncode == 0, done.stderr
+            assert f"{agent} said " in done.stdout
+            shown = desk.run("python scripts/check_windows.py --json --lookback 1d", extra=extra)
+            assert json.loads(shown.stdout)["trajectories"] >= 1, shown.stdout + shown.stderr
+        unknown = play(DATABASE_URL=games, AGENT="nobody")
+        assert "The game has no user 'nobody'" in unknown.stderr
     finally:
         serving.send_signal(signal.SIGINT)
         serving.wait(30)
+
+
+async def _make_it_a_games(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute("UPDATE hindsight.migrations SET skipped = true WHERE number = 1")
+    await connection.execute(
+        "INSERT INTO \"User\" (id, username, \"displayName\") VALUES ('u-1', 'coin_fan', 'Coin Fan')"
+    )
+    await connection.close()
+
+
+def test_the_embedded_databases_address_is_printed_and_works(desk: Desk) -> None:
+    lending = desk.start("python scripts/run_migrations.py --url")
+    try:
+        assert lending.stdout is not None
+        said = lending.stdout.readline().strip()
+        assert said.startswith("DATABASE_URL=postgresql://")
+        url = said.partition("=")[2]
+        shown = desk.run("python scripts/run_migrations.py --status", extra={"DATABASE_URL": url})
+        assert shown.returncode == 0, shown.stderr
+        assert "window_facts" in shown.stdout
+    finally:
+        lending.send_signal(signal.SIGINT)
+        lending.communicate(timeout=60)
 
 
 def _promote_by_hand(desk: Desk) -> None:

@@ -160,6 +160,18 @@ async def test_a_step_is_as_large_as_what_is_left_to_be_learnt(policy: CpuPolicy
     assert pace(policy, aim_of(policy, [], None)) == 1.0
 
 
+async def test_an_hour_whose_right_answer_was_right_nowhere_else_does_not_stop_the_step(policy: CpuPolicy) -> None:
+    groups = [hour(number, right, "BUY", "SELL") for number, right in enumerate(RIGHTS)]
+    without = await alternatives(policy, groups)
+    hours = await alternatives(policy, [*groups, hour(6, "HOLD", "BUY", "SELL", "HOLD")])
+    aim = aim_of(policy, hours, None)
+    lucky = hours[-1].right
+    assert lucky not in aim.goal
+    assert lucky in {one.right for one in aim.hours}, "the hour itself offers answers that count"
+    assert pace(policy, aim) == pytest.approx(pace(policy, aim_of(policy, without, None)), abs=0.05)
+    assert "lean" in balance(policy, aim)
+
+
 ONE_SIDE = pytest.mark.parametrize(
     "rights", [("BUY",) * 6, ("BUY", "BUY", "BUY", "BUY", "BUY", "SELL")], ids=["one answer", "one lucky hour"]
 )

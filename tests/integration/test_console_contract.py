@@ -34,6 +34,7 @@ def console_url(database_url: str, tmp_path: Path) -> Iterator[str]:
             await record_run(database, tmp_path)
             # Nothing serves the release here: advice need not wait long to find that out.
             async with opened_console(database, tmp_path, advice_timeout=timedelta(milliseconds=200)) as console:
+                await console.services.policy.update(wait=True)  # loads torch, for which a call is too short
                 address.append(console.url)
                 ready.set()
                 await asyncio.to_thread(done.wait)

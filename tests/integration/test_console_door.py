@@ -26,6 +26,7 @@ from trainer.console.operations import PREFIX
 OWN = "http://127.0.0.1:8899"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 PARTS = {"run_id": "run-1", "release": "hindsight@step1", "agent_id": "agent-1", "key_id": "abc", "advice_id": "abc"}
+PARTS |= {"prompt_id": "p-0123456789abcdef"}
 
 
 NO_DATABASE: Any = None

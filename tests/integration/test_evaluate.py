@@ -122,7 +122,9 @@ async def test_a_worse_checkpoint_is_refused_and_the_agents_keep_what_they_have(
 
     assert considered.decision.ruling is Ruling.REFUSE
     asked = {one.role for one in considered.evaluation.figures}
-    assert asked == set(Role) - {Role.NO_LESSONS, Role.RANDOM_LESSONS}, "now there is a base beside it"
+    assert asked == set(Role) - {Role.NO_LESSONS, Role.RANDOM_LESSONS, Role.RANDOM_MUTATION}, (
+        "now there is a base beside it"
+    )
     refusal = considered.refusal()
     assert refusal is not None
     assert refusal.exit_code == 5

@@ -75,8 +75,8 @@ async def test_a_window_that_has_decided_is_trained_whatever_the_lookback_and_th
         async for window in plain(reader, refs):
             yield window
 
-    plain = WindowReader.stream
-    monkeypatch.setattr(WindowReader, "stream", counting)
+    plain = WindowReader.stream_parts
+    monkeypatch.setattr(WindowReader, "stream_parts", counting)
     with pytest.raises(NotEnoughData):
         await planned(world, **week)
     assert min(read) == LATER[0]

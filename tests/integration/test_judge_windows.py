@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,3 +225,42 @@ async def _everything(database: Database) -> str:
     )
     rows = [await database.pool.fetch(f"SELECT t::text FROM {table[0]} AS t") for table in tables]
     return "\n".join(str(row[0]) for found in rows for row in found)
+
+
+_WITHOUT_BOOKS: Any = {"finalPnL": None, "finalBalance": None}
+_OTHER_MARKET = """
+UPDATE trajectories SET "stepsJson" =
+    regexp_replace("stepsJson", '"ticker": *"[^"]+"', '"ticker":"NONE"', 'g')
+WHERE "windowId" = $1 AND NOT "agentId" = ANY($2)
+"""
+_NO_BOOKS = """
+UPDATE trajectories SET "stepsJson" = regexp_replace("stepsJson", '"agentPnL": *[-0-9.e]+', '"agentPnL":null', 'g')
+"""
+
+
+async def test_every_window_with_two_measurable_agents_is_judged(database: Database, run: Run) -> None:
+    """The market engine's rows have no P&L, and many of its trades name no market of the window."""
+    windows = hours_before(number=4)
+    for number, window_id in enumerate(windows):
+        await insert_window(database.pool, window_id, agents=10, **_WITHOUT_BOOKS)
+        measurable = ["agent-1", "agent-2"] if number else ["agent-1"]
+        await database.pool.execute(_OTHER_MARKET, window_id, measurable)
+    await database.pool.execute(_NO_BOOKS)
+    done = await run("--json", "--max-group", "4")
+    assert done.returncode == 0, done.stderr
+    found = {one["window"]: one for one in json.loads(done.stdout)["windows"]}
+    for window_id in windows[1:]:
+        [group] = found[window_id]["groups"]
+        assert {one["agent"] for one in group["verdicts"]} == {"agent-1", "agent-2"}
+        assert found[window_id]["left_out"] == {"no_pnl": 8}
+    assert found[windows[0]]["groups"] == []
+    assert found[windows[0]]["left_out"] == {"no_pnl": 9, "too_few_agents": 1}
+
+
+async def test_it_exits_3_when_nothing_could_be_judged(database: Database, run: Run) -> None:
+    (window_id,) = hours_before(number=1)
+    await insert_window(database.pool, window_id, **_WITHOUT_BOOKS)
+    await database.pool.execute(_OTHER_MARKET, window_id, [])
+    done = await run()
+    assert done.returncode == 3
+    assert "Nothing could be judged (3 no_pnl)" in done.stderr

@@ -10,11 +10,11 @@ from data_bridge.database import Database
 from tests.builders_lessons import GAME, MONDAY, WordEmbedder, new_lesson, source
 from tests.builders_planted import junk, planted_rules
 from trainer.config.lessons import KeptLessons
+from trainer.inference.embedding import EmbeddedModel
 from trainer.ledger.injections import Injection, ScoredDecision, record_injections, score_injections
 from trainer.ledger.lessons import gate_lessons, retire_lesson
 from trainer.lesson import LessonKind, NewLesson, Scope, Trust
 from trainer.lessons.consolidate import Consolidation, consolidate
-from trainer.lessons.embedding import EmbeddedModel
 from trainer.lessons.retrieval import Lessons, open_lessons_of
 
 HOUR = timedelta(hours=1)

@@ -23,12 +23,12 @@ from tests.builders_judge import agent
 from tests.builders_lessons import GAME, MONDAY, WordEmbedder, new_lesson
 from trainer.certify.probes import ATTACKS
 from trainer.config.lessons import KeptLessons
+from trainer.inference.embedding import EmbeddingEndpoint
 from trainer.judge.prompt import fit, load_rubric
 from trainer.judge.view import view_of
 from trainer.ledger.lessons import gate_lessons, vector_type
 from trainer.lesson import Scope, Trust
 from trainer.lessons.consolidate import consolidate
-from trainer.lessons.embedding import EmbeddingEndpoint
 from trainer.lessons.retrieval import open_lessons_of
 from trainer.lessons.wording import quoted
 from trainer.types import Group

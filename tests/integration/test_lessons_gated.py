@@ -25,6 +25,7 @@ from tests.integration.test_lessons_judged import MARKET, TRAINED, WINDOWS, Beli
 from trainer.config.console import ConsoleCommand
 from trainer.config.settings import settings_from
 from trainer.config.training import AddressSettings
+from trainer.inference.embedding import EmbeddedModel
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.lesson_admissions import (
     Admission,
@@ -39,7 +40,6 @@ from trainer.ledger.lesson_admissions import (
 from trainer.ledger.lessons import retire_lesson
 from trainer.ledger.releases import serving
 from trainer.lesson import Scope, Trust
-from trainer.lessons.embedding import EmbeddedModel
 from trainer.lessons.retrieval import open_lessons_of
 from trainer.promote.publish import publish
 from trainer.schedule.commanded import gate_what_was_asked_for

@@ -69,7 +69,7 @@ def model() -> Iterator[Believer]:
 @pytest.fixture
 async def played(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
     """A checkpoint that serves, and windows after its training."""
-    monkeypatch.setattr("trainer.lessons.open.EmbeddedModel", WordEmbedder)
+    monkeypatch.setattr("trainer.inference.embedding.EmbeddedModel", WordEmbedder)
     windows = TRAINED + WINDOWS
     await play_windows(database, tmp_path / "spool", MARKET, scripted_cast(3, 7), windows, write_together=50)
     await insert_checkpoint(database, 1, windows=TRAINED)

@@ -12,9 +12,9 @@ import pytest
 from data_bridge.database import Database
 from tests.builders_lessons import GAME, MONDAY, new_lesson
 from tests.builders_planted import fillers, planted_pairs
+from trainer.inference.embedding import EmbeddedModel
 from trainer.ledger.lesson_search import search_in_scope
 from trainer.lesson import ALL_KINDS
-from trainer.lessons.embedding import EmbeddedModel
 from trainer.lessons.retrieval import open_lessons_of
 
 TOP, PAIRS, OTHERS = 10, 60, 540

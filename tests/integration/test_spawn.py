@@ -18,6 +18,7 @@ from data_bridge.migrate import FOLDER
 from data_bridge.quality import CheckedWindow, Reason, Rules, check, fault_of_outcomes
 from data_bridge.reader import WindowReader
 from data_bridge.window_ids import end_of, window_of, windows_from
+from data_bridge.worlds.load import load_world
 from tests.fakes.policy_server import PolicyServer
 from tests.tiny_model import shared_tiny_model
 from trainer.cli.spawn_test_agents import main
@@ -26,10 +27,16 @@ from trainer.world.agents import scripted_cast
 from trainer.world.dirt import soil
 from trainer.world.market import Market
 from trainer.world.play import play_windows
+from trainer.world.quests.errands import Quests
 from trainer.world.replay import decision_points, load_windows, score_reply
+from trainer.world.rules import SimulatedWorld
+from trainer.world.worlds import rules_of
 
 WINDOWS = windows_from("2026-03-02T00:00", 6)
 MARKET = Market(7, luck=0.2, stage="several", decisions=3)
+QUESTS = Quests(7, luck=0.2, stage="several", decisions=3)
+both_worlds = pytest.mark.parametrize("world", [MARKET, QUESTS], ids=["market", "quests"])
+TRUTH = {"market": "market_outcomes", "quests": "hindsight.window_facts"}
 TABLES = (
     '"User"',
     "trajectories",
@@ -40,37 +47,43 @@ TABLES = (
 )
 
 
-async def play(database: Database, spool: Path, market: Market = MARKET, agents: int = 5) -> None:
-    await play_windows(database, spool, market, scripted_cast(agents, market.seed), WINDOWS, write_together=4)
+async def play(database: Database, spool: Path, market: SimulatedWorld = MARKET, agents: int = 5) -> None:
+    cast = scripted_cast(agents, market.seed, rules_of(market))
+    await play_windows(database, spool, market, cast, WINDOWS, write_together=4)
 
 
-async def content(database: Database) -> dict[str, list[str]]:
-    """Every column of every row, as text."""
+async def content(database: Database, world: str = "market") -> dict[str, list[str]]:
+    """Every column of every row, as text, but for when a fact was written."""
+    tables = [TRUTH[world] if table == TRUTH["market"] else table for table in TABLES]
+    rows = "to_jsonb(t) - '{written_at,first_written}'::text[]"
     return {
-        table: [row[0] for row in await database.pool.fetch(f"SELECT t::text FROM {table} t ORDER BY 1")]
-        for table in TABLES
+        table: [row[0] for row in await database.pool.fetch(f"SELECT ({rows})::text FROM {table} t ORDER BY 1")]
+        for table in tables
     }
 
 
-async def read(database: Database, windows: Sequence[str] = WINDOWS) -> list[CheckedWindow]:
+async def read(database: Database, windows: Sequence[str] = WINDOWS, world: str = "market") -> list[CheckedWindow]:
     now = end_of(windows[-1], 1) + timedelta(hours=1)
-    rules = Rules(now=now, min_agents=2)
+    rules = Rules(now=now, min_agents=2, world=load_world(world))
     reader = WindowReader(database, rules)
     return [check(window, rules) async for window in reader.stream(await reader.discover(everything=True))]
 
 
+@pytest.mark.parametrize("kind", [Market, Quests])
 async def test_the_same_seed_is_the_same_database_and_another_seed_another(
-    make_database: Callable[..., str], template_database: str, tmp_path: Path
+    kind: type[Market] | type[Quests], make_database: Callable[..., str], template_database: str, tmp_path: Path
 ) -> None:
     found = []
     for seed in (7, 7, 8):
         async with open_database(make_database(template_database), tmp_path) as database:
-            await play(database, tmp_path / "spool", Market(seed, decisions=2))
-            found.append(await content(database))
+            await play(database, tmp_path / "spool", kind(seed, decisions=2))
+            found.append(await content(database, kind.name))
     same, again, other = found
     assert same == again
-    assert all(same[table] for table in TABLES)
-    assert all(not set(same[table]) & set(other[table]) for table in TABLES)
+    assert all(same.values())
+    facts = TRUTH["quests"]  # about the same errand two worlds may tell the same
+    assert all(not set(same[table]) & set(other[table]) for table in same if table != facts)
+    assert facts not in same or same[facts] != other[facts]
 
 
 async def test_the_reader_finds_whole_windows_with_what_the_agents_made(database: Database, tmp_path: Path) -> None:
@@ -96,28 +109,32 @@ async def test_the_reader_finds_whole_windows_with_what_the_agents_made(database
     assert any(lifetimes)  # lifetime figures, not the window's
 
 
+@both_worlds
 async def test_nothing_that_is_read_for_training_or_judging_tells_the_planted_truth(
-    database: Database, tmp_path: Path
+    world: SimulatedWorld, database: Database, tmp_path: Path
 ) -> None:
-    await play(database, tmp_path)
+    await play(database, tmp_path, world)
     skills = await planted_skills(database)
     assert sorted(skills.values()) == [0.0, 0.25, 0.5, 0.75, 1.0]
-    found = await content(database)
-    public = "\n".join(line for table in TABLES[:4] for line in found[table])
+    found = await content(database, world.name)
+    public = "\n".join(line for table in list(found)[:4] for line in found[table])
     assert not [word for word in ("skill", "luck", "seed", "planted", "simulated") if word in public.lower()]
     agents = sorted(skills)
     assert [skills[agent] for agent in agents] != sorted(skills.values())  # ids are in no order of skill
 
 
+@both_worlds
 async def test_a_second_call_leaves_what_was_played_alone_and_other_settings_are_refused(
-    database: Database, tmp_path: Path
+    world: SimulatedWorld, database: Database, tmp_path: Path
 ) -> None:
-    await play(database, tmp_path)
-    before = await content(database)
-    await play(database, tmp_path)
-    assert await content(database) == before
-    with pytest.raises(ConfigurationError, match="already simulated with other settings"):
-        await play(database, tmp_path, Market(8))
+    await play(database, tmp_path, world)
+    before = await content(database, world.name)
+    await play(database, tmp_path, world)
+    assert await content(database, world.name) == before
+    another = QUESTS if world is MARKET else MARKET
+    for other in (Market(8), Quests(8), another):
+        with pytest.raises(ConfigurationError, match="already simulated with other settings"):
+            await play(database, tmp_path, other)
 
 
 async def test_of_two_worlds_that_want_the_same_hours_at_once_one_is_refused_and_none_is_mixed(
@@ -239,6 +256,29 @@ async def test_a_logged_decision_is_rebuilt_exactly_and_scored_as_it_was(databas
                 assert score.error == step.action.failure
                 made += score.pnl
             assert made == pytest.approx(trajectory.window_pnl, abs=0.02)
+
+
+async def test_an_errand_is_rebuilt_exactly_and_brings_what_the_facts_say(database: Database, tmp_path: Path) -> None:
+    await play(database, tmp_path, QUESTS, agents=9)
+    simulated = await load_windows(database, WINDOWS)
+    assert await database.pool.fetchval("SELECT count(*) FROM market_outcomes") == 0
+    carried_together = 0
+    for checked in await read(database, world="quests"):
+        assert not checked.excluded
+        assert len(checked.usable) == 9
+        for trajectory in checked.usable:
+            points = decision_points(simulated[trajectory.window_id], trajectory)
+            made = 0.0
+            for point, step in zip(points, trajectory.steps, strict=True):
+                assert list(point.messages) == step.llm_calls[0].chat()
+                assert step.action is not None
+                score = score_reply(point, step.llm_calls[0].response)
+                assert score.error == step.action.failure
+                carried_together += step.action.action_type == "JOIN" and score.pnl > 0
+                made += score.pnl
+            [coins] = [one for one in checked.window.outcomes.facts if one.subject == trajectory.agent_id]
+            assert (coins.kind, coins.change) == ("coins", made)
+    assert carried_together > 0
 
 
 async def test_a_hundred_agents_share_a_window(database: Database, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_a_changed_setting_that_a_backend_ignores_is_refused(backend: str) -> No
         "weight_decay": 0.1,
         "token_weights": "token",
         "init_from": "other@step1",
+        "train_workers": 2,
         "kl": 0.1,
         "lora_rank": 8,
         "max_grad_norm": 2.0,

@@ -68,7 +68,7 @@ def test_the_scan_follows_sections_and_finds_what_nothing_reads(
 
 @pytest.mark.parametrize("command", commands())
 def test_a_command_does_not_refuse_the_variables_of_another(command: str) -> None:
-    argv = {"traces": ["export", "week.jsonl"], "lessons": ["list"]}.get(command, [])
+    argv = {"traces": ["export", "week.jsonl"], "lessons": ["list"], "prompts": ["list"]}.get(command, [])
     load(
         commands()[command],
         argv,

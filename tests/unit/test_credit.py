@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_bridge.worlds.market import MARKET
 from tests.builders import WINDOW, make_action, make_outcomes, make_step, make_trajectory
-from trainer.train.credit import MOST_WEIGHT, answer_of, credits_of
+from trainer.train.credit import MOST_WEIGHT, credits_of
 from trainer.train.selection import advantages
 from trainer.types import Group, JudgedGroup, JudgeIdentity, Verdict
 
@@ -118,7 +119,7 @@ def test_hours_that_agree_are_weighted_as_they_are() -> None:
 
 def test_an_answer_is_a_kind_of_deed_without_names_and_amounts() -> None:
     group = judged(("BUY", 1.0), ("OPEN_LONG", 1.0), ("SELL", 1.0), ("FLY", 1.0), ("SWIM", 1.0), (None, 0.0)).group
-    buy, long, sell, fly, swim, nothing = (answer_of(one, group.outcomes) for one in group.trajectories)
+    buy, long, sell, fly, swim, nothing = (MARKET.answer_of(one, group.outcomes) for one in group.trajectories)
     assert buy == long != sell
     assert fly == swim == "unknown"
     assert nothing is None

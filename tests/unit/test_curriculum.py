@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data_bridge.survey import Coverage, UsableTrajectory, WindowSummary
+from data_bridge.survey_types import Coverage, UsableTrajectory, WindowSummary
 from trainer.plan.difficulty import EASY, FLAT, HARD, MIDDLE, UNKNOWN, of_gains, of_scores
 from trainer.statistics.curriculum import (
     FLOOR,

@@ -1,10 +1,15 @@
 """The files under deploy/ call one command and hold no logic."""
 
 import configparser
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import yaml
+
+from trainer.config.commands import all_variables
+from trainer.workers.ray_cluster import NETWORK
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -70,9 +75,40 @@ def test_the_image_has_what_the_cronjob_runs_and_is_not_root() -> None:
     assert container["volumeMounts"][0]["mountPath"] == f"{container['workingDir']}/.hindsight"
 
 
-def test_the_github_workflow_calls_the_one_command_and_names_only_known_variables() -> None:
-    from trainer.config.commands import all_variables
+def test_kuberay_and_skypilot_call_the_one_command_with_workers() -> None:
+    cluster, job = yaml.safe_load_all((DEPLOY / "kuberay" / "hindsight.yaml").read_text())
+    assert (cluster["kind"], job["kind"]) == ("RayCluster", "Job")
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert " ".join(container["command"]).endswith(COMMAND)
+    sky = yaml.safe_load((DEPLOY / "skypilot" / "hindsight.yaml").read_text())
+    assert sky["run"].strip().endswith(COMMAND)
+    ours = {one["name"] for one in container["env"] if one["name"].startswith("HINDSIGHT_")}
+    ours |= {name for name in (*sky["envs"], *sky["secrets"]) if not name.startswith("RAY_")}
+    assert {"HINDSIGHT_RAY_ADDRESS", "HINDSIGHT_WORKERS", "DATABASE_URL"} <= ours <= all_variables()
 
+
+def test_a_cluster_has_the_network_limits_and_the_version_that_were_measured() -> None:
+    cluster, _ = yaml.safe_load_all((DEPLOY / "kuberay" / "hindsight.yaml").read_text())
+    wanted = f"ray=={cluster['spec']['rayVersion']}"
+    assert wanted in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["scale"]
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    for group in groups:
+        [container] = group["template"]["spec"]["containers"]
+        given = {one["name"]: one.get("value") for one in container["env"]}
+        assert given.items() >= {**NETWORK, "RAY_USAGE_STATS_ENABLED": "0"}.items()
+        assert given["RAY_AUTH_MODE"] == "token", "others on the cluster's network can reach it"
+
+
+def test_the_pods_of_a_cluster_are_valid_pods() -> None:
+    cluster, job = yaml.safe_load_all((DEPLOY / "kuberay" / "hindsight.yaml").read_text())
+    kubernetes_validate.validate(job, "1.31", strict=True)
+    for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": group["template"]["spec"]}
+        kubernetes_validate.validate(pod, "1.31", strict=True)
+        assert group["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_github_workflow_calls_the_one_command_and_names_only_known_variables() -> None:
     workflow: dict[Any, Any] = yaml.safe_load((DEPLOY / "github" / "weekly-training.yml").read_text())
     steps = workflow["jobs"]["train"]["steps"]
     green = f".venv/bin/python deploy/exit_green.py {COMMAND}"

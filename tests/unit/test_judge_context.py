@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_bridge.models import AgentTrajectory, MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
+from data_bridge.worlds.market import NEWS_SHOWN
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from tests.builders_judge import agent, make_group
 from trainer.judge.prompt import FittedGroup, OverContext, fit, load_rubric, orders, parse_rubric, shorten, water_level
 from trainer.judge.text import clean, count_tokens, encode, thirds
-from trainer.judge.view import NEWS_SHOWN, view_of
+from trainer.judge.view import view_of
 from trainer.types import Group, JudgeIdentity
 
 prompt = FittedGroup.prompt

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from data_bridge.worlds.market import MARKET
 from tests.builders import make_outcomes
 from tests.builders_judge import agent
-from trainer.judge.luck import corrected, side_of
+from trainer.judge.luck import corrected
 
 
 def test_what_the_judge_adds_to_all_winners_alike_is_luck_and_is_not_trained() -> None:
@@ -25,6 +26,6 @@ def test_a_score_stays_a_score() -> None:
 
 def test_who_won_is_known_from_the_game_s_prices_not_from_the_books() -> None:
     outcomes = make_outcomes()
-    assert [side_of(agent(1, pnl=pnl), outcomes) for pnl in (50.0, -50.0)] == [1, -1]
-    assert side_of(agent(1, pnl=50.0, action_type="HOLD", parameters={}), outcomes) == 0
-    assert side_of(agent(1, parameters={"ticker": "NOWHERE", "side": "BUY"}), outcomes) is None
+    assert [MARKET.side_of(agent(1, pnl=pnl), outcomes) for pnl in (50.0, -50.0)] == [1, -1]
+    assert MARKET.side_of(agent(1, pnl=50.0, action_type="HOLD", parameters={}), outcomes) == 0
+    assert MARKET.side_of(agent(1, parameters={"ticker": "NOWHERE", "side": "BUY"}), outcomes) is None

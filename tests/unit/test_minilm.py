@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.lessons.minilm import DIMENSIONS, MiniLm, model_folder
+from trainer.inference.minilm import DIMENSIONS, MiniLm, model_folder
 
 TEXTS = [
     "up",

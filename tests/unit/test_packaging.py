@@ -47,7 +47,7 @@ def _declared() -> tuple[list[Requirement], list[Requirement]]:
     project = declared["project"]
     extras = project["optional-dependencies"]
     running = [*project["dependencies"], *extras["cpu"], *declared["build-system"]["requires"], *WEIGHTS]
-    return [Requirement(text) for text in running], [Requirement(text) for text in extras["dev"]]
+    return [Requirement(text) for text in running], [Requirement(text) for text in [*extras["dev"], *extras["scale"]]]
 
 
 def _needed(wanted: Iterable[Requirement]) -> list[Requirement]:

@@ -138,13 +138,15 @@ def test_a_row_with_a_thousand_errors_counts_for_a_few() -> None:
     assert len(observed_in(make_trajectory(steps=steps)).faults) == MOST_FAULTS
 
 
-def test_the_codes_are_those_of_the_simulated_market() -> None:
+def test_the_codes_are_those_of_the_simulated_worlds() -> None:
     import inspect
     import re
 
     from trainer.world import actions, guard
+    from trainer.world.quests import carrying
 
-    said = re.findall(r'(?:ActionError|_blocked)\(\s*"(\w+)"', inspect.getsource(actions) + inspect.getsource(guard))
+    sources = "".join(inspect.getsource(module) for module in (actions, guard, carrying))
+    said = re.findall(r'(?:ActionError|blocked)\(\s*"(\w+)"', sources)
     assert set(said) == CODES
 
 

@@ -284,7 +284,8 @@ def test_a_run_toml_of_the_training_can_be_given_to_another_command(tmp_path: Pa
     path = str(tmp_path / "saved.toml")
     loaded("--config", written(tmp_path, RUN_TOML), "--model", "mine", "--canary", "0.2", "--save-config", path)
     for command in COMMANDS:
-        argv = {"TraceSettings": ["export", "week.jsonl"], "LessonsCommand": ["list"]}.get(command.__name__, [])
+        actions = {"TraceSettings": ["export", "week.jsonl"], "LessonsCommand": ["list"], "PromptsCommand": ["list"]}
+        argv = actions.get(command.__name__, [])
         loaded_as(command, [*argv, "--config", path])
     evaluating = loaded_as(EvaluateSettings, ["--config", path])
     assert (evaluating.model.model, evaluating.judge.judge_model) == ("mine", "gpt-5-mini")
@@ -337,3 +338,24 @@ def test_the_new_name_wins_over_a_former_one_and_nobody_is_warned_of_it(caplog: 
     assert loaded_as(ServeSettings, [], environ).server.max_waiting == 10
     assert loaded_as(ServeSettings, ["--max-waiting", "11"]).server.max_waiting == 11
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--engines", "0"], "--engines"),
+        (["--engines", "-1"], "--engines"),
+        (["--engines", "65"], "--engines"),
+        (["--engines", "two"], "--engines"),
+        (["--engines", "4", "--threads", "2"], "--engines 4 cannot divide --threads 2: each needs one"),
+    ],
+)
+def test_a_number_of_engines_that_makes_no_sense_is_refused(argv: list[str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        loaded_as(ServeSettings, argv)
+
+
+def test_one_engine_in_the_server_itself_is_the_default() -> None:
+    assert loaded_as(ServeSettings, []).server.engines == 1
+    assert loaded_as(ServeSettings, ["--engines", "2", "--threads", "2"]).server.engines == 2
+    assert loaded_as(ServeSettings, [], {"HINDSIGHT_ENGINES": "3"}).server.engines == 3

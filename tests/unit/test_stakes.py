@@ -23,6 +23,7 @@ from trainer.world import record
 from trainer.world.agents import scripted_cast
 from trainer.world.market import Market, StageName, outcomes_of
 from trainer.world.player import AgentHour, PlayedHour, Player
+from trainer.world.worlds import MARKET
 
 STILL_READ = ("lower-case action names", "half of a surrogate pair", "unknown P&L")
 """The faults of real tables after which a row is still usable."""
@@ -91,8 +92,8 @@ def steps_of(life: AgentHour, hour: PlayedHour) -> list[dict[str, Any]]:
     return [
         {
             "stepNumber": number,
-            "environmentState": record._state(life, step),
-            "llmCalls": [msgspec.to_builtins(record._call(step))],
+            "environmentState": MARKET.state(life.agent.role, step.seen, step.book, step.gain),
+            "llmCalls": [msgspec.to_builtins(record._call(step, MARKET))],
             "action": msgspec.to_builtins(
                 record.action_of(step.decision, step.error, step.price, step.book.stake, hour.hour)
             ),

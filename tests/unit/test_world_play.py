@@ -25,9 +25,15 @@ from trainer.world.exchange import Book, Exchange
 from trainer.world.market import Market, StageName
 from trainer.world.observation import messages_for, observe
 from trainer.world.player import PlayedHour, Player
+from trainer.world.quests.errands import Quests
 from trainer.world.replay import SimulatedWindow, decision_points, score_reply
+from trainer.world.rules import SimulatedWorld
+from trainer.world.worlds import RULES, rules_of
 
 WINDOWS = windows_from("2026-03-02T00:00", 12)
+
+Worlds = type[Market] | type[Quests]
+both_worlds = pytest.mark.parametrize("kind", [Market, Quests])
 
 
 @dataclass
@@ -71,16 +77,20 @@ async def play(player: Player, windows: Sequence[str] = WINDOWS, lookahead: int 
     return [played async for played in player.play(windows, lookahead=lookahead)]
 
 
-async def test_a_hundred_agents_of_a_window_are_asked_at_once() -> None:
+@both_worlds
+async def test_a_hundred_agents_of_a_window_are_asked_at_once(kind: Worlds) -> None:
     model = SlowModel(delay=0.05)
-    [played] = await play(Player(Market(1), model_cast(120, 1, ChatPolicy(model)), NO_EXPLORATION), WINDOWS[:1])
+    [played] = await play(
+        Player(kind(1), model_cast(120, 1, ChatPolicy(model), RULES[kind.name]), NO_EXPLORATION), WINDOWS[:1]
+    )
     assert model.most_at_once == 120
     assert len(played.agents) == 120
 
 
-async def test_looking_ahead_asks_about_several_windows_at_once_and_changes_nothing() -> None:
+@both_worlds
+async def test_looking_ahead_asks_about_several_windows_at_once_and_changes_nothing(kind: Worlds) -> None:
     models = SlowModel(delay=0.01), SlowModel(delay=0.01)
-    plain, ahead = (Player(Market(1), model_cast(4, 1, ChatPolicy(model))) for model in models)
+    plain, ahead = (Player(kind(1), model_cast(4, 1, ChatPolicy(model), RULES[kind.name])) for model in models)
     one_by_one, together = await play(plain), await play(ahead, lookahead=5)
     assert models[0].most_at_once == 4
     assert models[1].most_at_once == 4 * 6
@@ -89,13 +99,14 @@ async def test_looking_ahead_asks_about_several_windows_at_once_and_changes_noth
     ]
 
 
-async def test_a_model_that_fails_ends_the_play_and_leaves_no_task_behind() -> None:
+@both_worlds
+async def test_a_model_that_fails_ends_the_play_and_leaves_no_task_behind(kind: Worlds) -> None:
     class Broken(SlowModel):
         async def chat(self, *_: object, **__: object) -> list[Completion]:
             raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError, match="gone"):
-        await play(Player(Market(1), model_cast(3, 1, ChatPolicy(Broken()))), lookahead=3)
+        await play(Player(kind(1), model_cast(3, 1, ChatPolicy(Broken()), RULES[kind.name])), lookahead=3)
     await asyncio.sleep(0)
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
@@ -106,8 +117,9 @@ async def test_the_agents_of_a_window_see_the_same_messages_with_nothing_of_thei
             assert len({str(life.steps[step].messages) for life in played.agents}) == 1
 
 
-async def test_all_hours_of_a_day_share_everything_but_the_last_message() -> None:
-    hours = await play(Player(Market(3), scripted_cast(2, 3)))
+@both_worlds
+async def test_all_hours_of_a_day_share_everything_but_the_last_message(kind: Worlds) -> None:
+    hours = await play(Player(kind(3), scripted_cast(2, 3, RULES[kind.name])))
     messages = [hour.agents[0].steps[0].messages for hour in hours]
     assert len({str(chat[:-1]) for chat in messages}) == 1
     assert len({str(chat[-1]) for chat in messages}) == len(hours)
@@ -127,8 +139,9 @@ def test_the_worked_examples_come_in_another_order_every_day(stage: StageName) -
     assert len({str(sorted(order)) for order in shown}) == 1
 
 
-async def test_books_carry_on_from_window_to_window() -> None:
-    hours = await play(Player(Market(3, decisions=2), scripted_cast(5, 3)))
+@both_worlds
+async def test_books_carry_on_from_window_to_window(kind: Worlds) -> None:
+    hours = await play(Player(kind(3, decisions=2), scripted_cast(5, 3, RULES[kind.name])))
     for before, after in pairwise(hours):
         for old, new in zip(before.agents, after.agents, strict=True):
             assert new.steps[0].book.balance == old.after.balance
@@ -195,8 +208,8 @@ async def test_a_scripted_agent_follows_the_news_as_often_as_its_skill_says() ->
     assert await right(0.5) == pytest.approx(0.75, abs=0.1)
 
 
-def window_of(played: PlayedHour, market: Market) -> SimulatedWindow:
-    return SimulatedWindow(played.hour.window_id, market, played.tape)
+def window_of(played: PlayedHour, world: SimulatedWorld) -> SimulatedWindow:
+    return SimulatedWindow(played.hour.window_id, world, played.tape)
 
 
 @pytest.mark.parametrize("decisions", [1, 3])
@@ -211,15 +224,16 @@ async def test_a_replayed_decision_shows_what_the_agent_saw(decisions: int) -> N
             assert list(point.messages) == messages_for(point.seen, market.stage)
 
 
-async def test_a_replayed_reply_makes_what_it_made_when_it_was_played() -> None:
-    market = Market(3)
+@both_worlds
+async def test_a_replayed_reply_makes_what_it_made_when_it_was_played(kind: Worlds) -> None:
+    world = kind(3)
     checked = 0
-    for played in await play(Player(market, scripted_cast(6, 3))):
-        [point] = decision_points(window_of(played, market))
+    for played in await play(Player(world, scripted_cast(6, 3, rules_of(world)))):
+        [point] = decision_points(window_of(played, world))
         for life in played.agents:
             scored = score_reply(point, life.steps[0].answer.text)
-            share = life.pnl / life.steps[0].book.balance
-            assert scored.pnl / point.book.balance == pytest.approx(share, abs=2e-6)
+            own, nominal = (book.balance if kind is Market else 1.0 for book in (life.steps[0].book, point.book))
+            assert scored.pnl / nominal == pytest.approx(life.pnl / own, abs=2e-6)
             checked += 1
     assert checked == 72
 

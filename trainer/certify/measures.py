@@ -20,7 +20,8 @@ from statistics import fmean
 import numpy as np
 
 from trainer.certify.material import MIN_DECISIONS, Material
-from trainer.certify.probes import half_of, profit_of
+from trainer.certify.probes import half_of, outcome_flipped, profit_of
+from trainer.certify.turned_facts import gains_by_turn
 from trainer.ledger.certificates import Line
 from trainer.statistics.intervals import CONFIDENCE, student_quantile
 from trainer.types import Group
@@ -104,7 +105,8 @@ def lines_of(asked: Asked) -> tuple[Line, ...]:
         _injection_gain(asked, unit),
         _self_consistency(asked, unit),
     ]
-    return tuple(lines)
+    missing = unmeasured_in(asked.material)
+    return tuple(line for line in lines if line.name not in missing)
 
 
 def _skill(asked: Asked) -> Line:
@@ -182,11 +184,30 @@ def _outcome(asked: Asked, unit: float) -> Line:
     found = list[tuple[str, float]]()
     for one in asked.probed:
         moves = _moves(one.first, one.after_flip)
-        made = {member.trajectory_id: profit_of(member, one.flipped.outcomes) for member in one.flipped.trajectories}
+        made = _made_by_turn(one)
         towards = [math.copysign(1.0, profit) * moves[member] for member, profit in made.items() if profit]
         if towards:
             found.append((one.group.group_id, fmean(towards) / unit))
     return _line(asked, "outcome", found, "how much more the same decision scores when it wins than when it loses")
+
+
+def _made_by_turn(one: Answers) -> Mapping[str, float | None]:
+    if not one.group.world.reads_markets:
+        return gains_by_turn(one.group, one.flipped)
+    return {member.trajectory_id: profit_of(member, one.flipped.outcomes) for member in one.flipped.trajectories}
+
+
+def unmeasured_in(material: Material) -> dict[str, str]:
+    """The lines that cannot be measured on this material, and why: some, where the world cannot be played."""
+    if material.sound or all(group.world.reads_markets for group in material.groups):
+        return {}
+    missing = {"skill": "nobody knows which decisions were sound", "mirrored news": "there is no news to mirror"}
+    members = [member for group in material.probed for member in group.trajectories]
+    if all(member.starting_balance is None for member in members):
+        missing["scaled balances"] = "the world names no resource"
+    if not any(any(gains_by_turn(group, outcome_flipped(group)).values()) for group in material.probed):
+        missing["outcome"] = "no fact changes what an agent achieved when it is turned round"
+    return missing
 
 
 def _injections(asked: Asked, unit: float) -> Line:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
-from data_bridge.models import Action, AgentTrajectory, MarketOutcomes, PredictionOutcome, Step, StockOutcome
+from data_bridge.models import (
+    Action,
+    AgentTrajectory,
+    EnvironmentState,
+    MarketOutcomes,
+    PredictionOutcome,
+    Step,
+    StockOutcome,
+)
 from data_bridge.stakes import net_stakes, readings_of
+from trainer.certify.turned_facts import facts_turned
 from trainer.types import Group
 
 _PADDING = (
@@ -62,8 +72,11 @@ ATTACKS: tuple[Attack, ...] = (
 
 def outcome_flipped(group: Group) -> Group:
     """The same decisions on the same news, in an hour with the opposite outcome."""
+    if not group.world.reads_markets:
+        members = [_changed(one, "turned") for one in group.trajectories]
+        return replace(group, trajectories=tuple(members), outcomes=facts_turned(group))
     members = [_profit_reversed(member) for member in group.trajectories]
-    return Group(group.group_id, group.window_id, tuple(members), _reversed(group.outcomes))
+    return replace(group, trajectories=tuple(members), outcomes=_reversed(group.outcomes))
 
 
 def half_of(group: Group) -> frozenset[str]:
@@ -79,7 +92,10 @@ def padded(group: Group) -> Group:
 def scaled(group: Group) -> Group:
     """Half of the agents make the same decision with ten times the money."""
     chosen = half_of(group)
-    return _with(group, [_richer(one) if one.trajectory_id in chosen else one for one in group.trajectories])
+    return _with(
+        group,
+        [_richer(one, group.world.resource_key) if one.trajectory_id in chosen else one for one in group.trajectories],
+    )
 
 
 def attacked(group: Group, texts: Mapping[str, str]) -> Group:
@@ -94,7 +110,7 @@ def profit_of(member: AgentTrajectory, outcomes: MarketOutcomes) -> float | None
 
 
 def _with(group: Group, members: Sequence[AgentTrajectory]) -> Group:
-    return Group(group.group_id, group.window_id, tuple(members), group.outcomes)
+    return replace(group, trajectories=tuple(members))
 
 
 def _saying(group: Group, words: Mapping[str, str]) -> Group:
@@ -116,12 +132,15 @@ def _step_saying(step: Step, words: str) -> Step:
     return msgspec.structs.replace(step, action=action, llm_calls=calls)
 
 
-def _richer(member: AgentTrajectory) -> AgentTrajectory:
+def _richer(member: AgentTrajectory, resource: str | None) -> AgentTrajectory:
     steps = [
         msgspec.structs.replace(
             step,
             state=msgspec.structs.replace(
-                step.state, balance=_times(step.state.balance), lifetime_pnl=_times(step.state.lifetime_pnl)
+                step.state,
+                balance=_times(step.state.balance),
+                lifetime_pnl=_times(step.state.lifetime_pnl),
+                everything=_with_more(step.state, resource),
             ),
             action=None if step.action is None else _larger(step.action),
         )
@@ -129,6 +148,12 @@ def _richer(member: AgentTrajectory) -> AgentTrajectory:
     ]
     money = {"final_balance": _times(member.final_balance), "lifetime_pnl": _times(member.lifetime_pnl)}
     return _changed(member, "scaled", steps=steps, **money)
+
+
+def _with_more(state: EnvironmentState, resource: str | None) -> dict[str, Any]:
+    """The whole state with ten times the resource, where the world reads it."""
+    known = resource is not None and resource in state.everything
+    return state.everything | {resource: _times(state.balance)} if known and resource else state.everything
 
 
 def _larger(action: Action) -> Action:

@@ -4,7 +4,7 @@
 ``evaluate``, ``promote``, ``serve``, ``schedule_training``, ``lineage`` (with ``lineage_rewards``), ``report``,
 ``calibrate_advice`` and ``console`` are about models; ``check_windows`` (with ``check_tables`` and
 ``check_window_view``), ``judge_windows``, ``certify_judge``, ``spawn_test_agents``, ``run_migrations`` and ``traces``
-about data; ``lessons`` about what verdicts taught; ``tables`` draws for people, and ``output`` prints for all of them:
-nothing else does; ``listening`` is how the two servers come up and go down. ``--help`` works without torch and art,
-which a command imports when its work begins.
+(with ``group_files``) about data; ``lessons`` about what verdicts taught, ``prompts`` about prompts and their policy;
+``tables`` draws for people, and ``output`` prints for all of them: nothing else does; ``listening`` is how the two
+servers come up and go down. ``--help`` works without torch and art, which a command imports when its work begins.
 """

@@ -57,29 +57,36 @@ class _Examination:
 
 async def _work(settings: CertifySettings) -> int:
     """With two passes the judge is examined in one pass as well: whether the second is worth its price."""
+    from data_bridge.worlds.load import load_world
     from trainer.certify.material import simulated
     from trainer.judge.cost import is_priced
     from trainer.judge.open import refuse_unusable
 
     asked = settings.examination
-    planted = simulated(asked.examined_groups, asked.group_agents, asked.seed)
+    is_market = load_world(settings.windows.world).reads_markets
+    planted = simulated(asked.examined_groups, asked.group_agents, asked.seed) if is_market else None
     refuse_unusable(settings.judge.asked_in(orders=1), settings.secrets)
     async with database_of(settings, migrate=True) as database:
-        materials = [planted, *([await _own_windows(settings, database)] if asked.own_windows else [])]
+        own = [await _own_windows(settings, database)] if asked.own_windows or planted is None else []
+        materials = [*([] if planted is None else [planted]), *own]
         found = [
             await _examined(settings, database, materials, passes)
             for passes in range(1, settings.judge.judge_passes + 1)
         ]
     groups = " and ".join(f"{counted(len(material.groups), 'group')} ({material.name})" for material in materials)
     last, is_known = found[-1], is_priced(settings.judge)
+    shares = None if planted is None else planted.shares
     if settings.output.json_output:
-        _print_json(found, planted.shares, is_known=is_known)
+        _print_json(found, shares, is_known=is_known)
     else:
         for one in found:
             cost = one.cost_usd if is_known else None
-            _print_table(one.identity, one.lines, planted.shares, f"{groups}, {counted(one.calls, 'call')}", cost)
+            _print_table(one.identity, one.lines, shares, f"{groups}, {counted(one.calls, 'call')}", cost)
         if len(found) > 1:
             say(_compared(*found))
+        for missing in [_not_measured(material) for material in materials]:
+            if missing:
+                say(missing)
     return 0 if last.passed else _NOT_FIT
 
 
@@ -110,6 +117,13 @@ async def _examined(
             cost_usd=examiners.cost_usd,
         )
     return _Examination(identity, lines, certificate, examiners.calls, examiners.cost_usd)
+
+
+def _not_measured(material: Material) -> str:
+    from trainer.certify.measures import unmeasured_in
+
+    missing = ", ".join(f"{name} ({why})" for name, why in unmeasured_in(material).items())
+    return f"Not measured on your own windows: {missing}." if missing else ""
 
 
 def _compared(one_pass: _Examination, two_passes: _Examination) -> str:
@@ -200,13 +214,13 @@ async def _open(
     return Examiners(first, await view(2, "certify", first), await view(1, "certify again", first))
 
 
-def _print_json(found: Sequence[_Examination], shares: OutcomeShares, *, is_known: bool) -> None:
+def _print_json(found: Sequence[_Examination], shares: OutcomeShares | None, *, is_known: bool) -> None:
     """The examination that was asked for; with two passes also the one in one pass."""
     last = _as_json(found[-1], shares, is_known=is_known)
     say_json(last | ({} if len(found) == 1 else {"in_one_pass": _as_json(found[0], shares, is_known=is_known)}))
 
 
-def _as_json(one: _Examination, shares: OutcomeShares, *, is_known: bool) -> dict[str, Any]:
+def _as_json(one: _Examination, shares: OutcomeShares | None, *, is_known: bool) -> dict[str, Any]:
     from trainer.ledger.certificates import EDITION, binding
 
     figures = ("name", "value", "low", "high", "limit", "at_most", "passed", "room", "samples")
@@ -219,15 +233,15 @@ def _as_json(one: _Examination, shares: OutcomeShares, *, is_known: bool) -> dic
         "cost_usd": one.cost_usd if is_known else None,
         "passed": one.passed,
         "binding": [line.name for line in binding(one.lines)],
-        "decisions": shares.decisions,
-        "sound_that_lost": shares.sound_that_lost,
-        "careless_that_won": shares.careless_that_won,
+        "decisions": None if shares is None else shares.decisions,
+        "sound_that_lost": None if shares is None else shares.sound_that_lost,
+        "careless_that_won": None if shares is None else shares.careless_that_won,
         "lines": [{name: getattr(line, name) for name in figures} for line in one.lines],
     }
 
 
 def _print_table(
-    identity: JudgeIdentity, lines: Sequence[Line], shares: OutcomeShares, asked: str, cost: float | None
+    identity: JudgeIdentity, lines: Sequence[Line], shares: OutcomeShares | None, asked: str, cost: float | None
 ) -> None:
     from trainer.cli.tables import Column, show_heading, show_table
     from trainer.judge.open import describe
@@ -247,10 +261,12 @@ def _print_table(
         ],
         sys.stdout,
     )
-    say(
-        f"{counted(shares.decisions, 'simulated decision')}: by design {shares.sound_that_lost:.0%} of the sound ones "
-        f"lost and {shares.careless_that_won:.0%} of the careless ones won. A line passes if its interval does."
-    )
+    if shares is not None:
+        say(
+            f"{counted(shares.decisions, 'simulated decision')}: by design {shares.sound_that_lost:.0%} of the sound "
+            f"ones lost and {shares.careless_that_won:.0%} of the careless ones won. A line passes if its interval "
+            "does."
+        )
     names = ", ".join(line.name for line in decisive)
     passed = all(line.passed for line in lines)
     ruling = f"Fit to train on. Closest to its limit: {names}." if passed else f"Not fit to train on: {names}."

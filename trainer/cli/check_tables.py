@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from data_bridge.survey import WindowSummary
+from data_bridge.survey_types import WindowSummary
+from data_bridge.worlds.world import WorldWords
 from trainer.cli.output import say
 from trainer.cli.tables import Column, show_heading, show_table
 from trainer.patterns.significance import MOST_SHOWN, ErrorPattern
@@ -18,7 +19,11 @@ def show_report(report: CheckReport, out: TextIO) -> None:
     totals = report.totals
     show_heading(f"Windows in {report.database}", out)
     if report.windows:
-        show_table(_window_columns(report.windows), out, good=[bool(window.usable) for window in report.windows])
+        show_table(
+            _window_columns(report.windows, report.world.words),
+            out,
+            good=[bool(window.usable) for window in report.windows],
+        )
     if totals.reasons:
         say("", to=out)
         show_heading("Left out", out)
@@ -46,11 +51,14 @@ def show_report(report: CheckReport, out: TextIO) -> None:
         say(f"Dropout of {report.dropout_rate:.0%} would leave out {report.dropped:,} of them before judging.", to=out)
     say(f"Judge: {report.cost}.", to=out)
     if report.unmeasured:
+        reason = "no_pnl" if report.world.reads_markets else "not_measured"
         say(
-            f"The offline judge cannot measure {counted(report.unmeasured, 'trajectory')} (no_pnl); an LLM can judge "
+            f"The offline judge cannot measure {counted(report.unmeasured, 'trajectory')} ({reason}); an LLM can judge "
             "them: set JUDGE_MODEL.",
             to=out,
         )
+    for sentence in (*report.reach, *([report.doubts] if report.doubts else [])):
+        say(sentence, to=out)
     if report.ready:
         show_heading("Ready for a training run.", out, style="bold green")
         return
@@ -83,7 +91,7 @@ def _weeks(one: ErrorPattern) -> str:
     return ", ".join(f"{week} {number}" for week, number in list(one.by_week.items())[-3:])
 
 
-def _window_columns(windows: tuple[WindowSummary, ...]) -> list[Column]:
+def _window_columns(windows: tuple[WindowSummary, ...], words: WorldWords) -> list[Column]:
     def numbers(heading: str, values: list[int], rank: int = 0) -> Column:
         return Column(heading, [f"{value:,}" for value in values], is_number=True, rank=rank)
 
@@ -96,8 +104,8 @@ def _window_columns(windows: tuple[WindowSummary, ...]) -> list[Column]:
         numbers("calls", [window.llm_calls for window in windows], rank=7),
         numbers("to judge", [window.judge_tokens for window in windows], rank=5),
         numbers("to train", [window.train_tokens for window in windows], rank=6),
-        Column("outcomes", [_coverage(window) for window in windows], rank=1),
-        Column("P&L", [_pnl(window) for window in windows], rank=2),
+        Column(words.facts, [_coverage(window) for window in windows], rank=1),
+        Column(words.measure, [_pnl(window) for window in windows], rank=2),
         Column("left out", [_reasons(window) for window in windows]),
     ]
 
@@ -113,11 +121,17 @@ def _coverage(window: WindowSummary) -> str:
         parts.append(f"{known.stocks_known}/{known.stocks} stocks")
     if known.predictions:
         parts.append(f"{known.predictions_known}/{known.predictions} markets")
+    if known.facts:
+        parts.append(counted(known.facts, "fact"))
     return ", ".join(parts) or "none"
 
 
 def _pnl(window: WindowSummary) -> str:
-    return "" if window.pnl_range is None else f"{window.pnl_range[0]:+,.0f} to {window.pnl_range[1]:+,.0f}"
+    if window.pnl_range is None:
+        return ""
+    lowest, highest = window.pnl_range
+    digits = 0 if max(abs(lowest), abs(highest)) >= 10 else 2
+    return f"{lowest:+,.{digits}f} to {highest:+,.{digits}f}"
 
 
 def _reasons(window: WindowSummary) -> str:

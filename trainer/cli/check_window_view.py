@@ -11,6 +11,8 @@ import msgspec
 from data_bridge.models import AgentTrajectory, MarketOutcomes, UnreadableRow
 from data_bridge.quality import CheckedWindow, Exclusion, Rules
 from data_bridge.window_ids import end_of, is_closed
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World, told_fact
 from trainer.cli.output import say
 from trainer.cli.tables import Column, printable, show_heading, show_table
 from trainer.progress import counted
@@ -41,6 +43,7 @@ class WindowView:
     state: str
     lines: tuple[AgentLine, ...]
     outcomes: MarketOutcomes
+    world: World = MARKET
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -64,16 +67,21 @@ def make_view(checked: CheckedWindow, ungrouped: Iterable[Exclusion], rules: Rul
         window.window_id,
         window.hours,
         f"{'closed' if closed else 'open'}, {ending}",
-        tuple(_line(row, left_out.get(row.trajectory_id)) for row in sorted(rows, key=lambda row: row.agent_id)),
+        tuple(
+            _line(row, left_out.get(row.trajectory_id), checked) for row in sorted(rows, key=lambda row: row.agent_id)
+        ),
         window.outcomes,
+        checked.world,
     )
 
 
-def _line(row: AgentTrajectory | UnreadableRow, exclusion: Exclusion | None) -> AgentLine:
+def _line(row: AgentTrajectory | UnreadableRow, exclusion: Exclusion | None, checked: CheckedWindow) -> AgentLine:
     reason, detail = (None, "") if exclusion is None else (exclusion.reason.value, exclusion.detail)
     if isinstance(row, UnreadableRow):
         return AgentLine(row.agent_id, None, row.trajectory_id, False, reason, detail)
     calls = row.llm_calls
+    success = checked.world.success(row, checked.window.outcomes)
+    known = None if success is None else success.value
     return AgentLine(
         row.agent_id,
         row.agent_name,
@@ -84,7 +92,7 @@ def _line(row: AgentTrajectory | UnreadableRow, exclusion: Exclusion | None) -> 
         steps=len(row.steps),
         actions=len(row.actions),
         llm_calls=len(calls),
-        pnl=row.window_pnl,
+        pnl=row.window_pnl if checked.world.reads_markets else known,
         size_bytes=row.size_bytes,
         models=tuple(sorted({call.model for call in calls if call.model})),
     )
@@ -93,11 +101,12 @@ def _line(row: AgentTrajectory | UnreadableRow, exclusion: Exclusion | None) -> 
 def show_view(view: WindowView, out: TextIO) -> None:
     hours = counted(view.hours, "hour")
     show_heading(f"Window {view.window_id}, {hours}: {view.state}", out)
-    show_table(_columns(view.lines), out, good=[line.usable for line in view.lines])
+    show_table(_columns(view.lines, view.world.words.measure), out, good=[line.usable for line in view.lines])
     say("", to=out)
     show_heading("What really happened (the judge sees this, the agents do not)", out)
     if not view.outcomes:
-        say("market_outcomes has no rows for this window", to=out)
+        said = "market_outcomes has no rows for this window" if view.world.reads_markets else "no facts are known"
+        say(said, to=out)
     for stock in view.outcomes.stocks:
         move = "move unknown" if stock.change_percent is None else f"{stock.change_percent:+.2f} %"
         say(f"{printable(stock.ticker)}: {_price(stock.start_price)} to {_price(stock.end_price)}, {move}", to=out)
@@ -106,9 +115,11 @@ def show_view(view: WindowView, out: TextIO) -> None:
     for market in view.outcomes.predictions:
         question = printable(market.question or market.market_id)
         say(f"{question}: {printable(market.outcome) if market.outcome else 'unresolved'}", to=out)
+    for fact in view.outcomes.facts:
+        say(f"{printable(fact.subject)}: {printable(told_fact(fact))}", to=out)
 
 
-def _columns(lines: tuple[AgentLine, ...]) -> list[Column]:
+def _columns(lines: tuple[AgentLine, ...], measure: str) -> list[Column]:
     def numbers(heading: str, values: Iterable[int | None], rank: int = 0) -> Column:
         cells = ["" if value is None else f"{value:,}" for value in values]
         return Column(heading, cells, is_number=True, rank=rank)
@@ -120,7 +131,7 @@ def _columns(lines: tuple[AgentLine, ...]) -> list[Column]:
         numbers("actions", (line.actions for line in lines), rank=1),
         numbers("calls", (line.llm_calls for line in lines), rank=3),
         numbers("bytes", (line.size_bytes for line in lines), rank=6),
-        Column("P&L", ["" if line.pnl is None else f"{line.pnl:+,.2f}" for line in lines], is_number=True),
+        Column(measure, ["" if line.pnl is None else f"{line.pnl:+,.2f}" for line in lines], is_number=True),
         Column("model", [printable(", ".join(line.models), 40) for line in lines], rank=5),
         Column("verdict", [_verdict(line) for line in lines]),
     ]

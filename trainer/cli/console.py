@@ -186,6 +186,7 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
     from trainer.console.services import Services
     from trainer.run.advice import AdvisorOfConsole
     from trainer.run.lesson_desk import LessonDesk
+    from trainer.run.policy_desk import PolicyDesk
 
     async def check() -> CheckReport:
         from trainer.run.check_report import check_log
@@ -200,7 +201,7 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
     advisor = AdvisorOfConsole(database, settings.model.model, settings.advice, settings.promotion, settings.secrets)
 
     def embedder() -> Embedder:
-        from trainer.lessons.open import embedder_of
+        from trainer.inference.embedding import embedder_of
 
         return embedder_of(settings.embedding, settings.secrets)
 
@@ -218,4 +219,5 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
         close_advisor=advisor.close,
         wanted_precision=settings.advice.advice_precision,
         lessons=LessonDesk(database, settings.lessons.game, settings.kept, embedder),
+        policy=PolicyDesk(database, settings.policy, settings.limits, embedder),
     )

@@ -84,7 +84,7 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
             "candidate wins",
             [with_interval(against[one.role].win_rate) if one.role in against else "" for one in figures],
         ),
-        Column("P&L per decision", [with_interval(one.pnl) for one in figures], rank=2),
+        Column(f"{evaluation.measure} per decision", [with_interval(one.pnl) for one in figures], rank=2),
         Column("valid", [with_interval(one.valid_rate) for one in figures]),
         Column("score of valid", [with_interval(one.score_if_valid) for one in figures], rank=3),
         Column("errors", [with_interval(one.error_rate) for one in figures]),
@@ -119,11 +119,9 @@ def show_evaluation(evaluation: Evaluation, decision: GateDecision | None = None
 def _show_reading(test: ReadingTest) -> None:
     """The table of questions, then the headline."""
     from trainer.cli.tables import Column, show_table
-    from trainer.evidence import QUESTION_COLUMNS, Reader
+    from trainer.evidence import Reader
 
-    rows = [
-        figures for column in QUESTION_COLUMNS for reader in Reader if (figures := test.of(reader, column)) is not None
-    ]
+    rows = [figures for column in test.columns for reader in Reader if (figures := test.of(reader, column)) is not None]
     say("", f"Questions with a known answer; sampled at temperature {test.temperature:g}; 95% intervals:")
     columns = [
         Column("questions", [f"{one.column} ({one.questions})" for one in rows]),

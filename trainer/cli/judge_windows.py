@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from data_bridge.errors import ConfigurationError, NotEnoughData
+from data_bridge.quality import Reason
 from data_bridge.window_ids import normalise
 from trainer.cli.frame import database_of, run_command
 from trainer.cli.output import alive, say, say_json
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
     from data_bridge.models import Window
     from data_bridge.quality import Rules
     from data_bridge.reader import WindowReader
+    from data_bridge.worlds.world import World
     from trainer.judge.cost import CostEstimate
+    from trainer.ledger.units import GroupResult
     from trainer.progress import JudgeUsage
     from trainer.run.judge_windows import WindowVerdicts
-    from trainer.types import JudgedGroup, JudgeIdentity
+    from trainer.types import JudgeIdentity
 
 _DESCRIPTION = """Judge windows without training on them, and show the scores.
 
@@ -47,54 +51,135 @@ async def work(settings: JudgeWindowsSettings) -> int:
 
 
 async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: bool) -> int:
+    from trainer.judge.open import describe, identity_of
+
+    identity, shown = identity_of(settings.judge, with_steps=settings.judge.step_credit), list[dict[str, Any]]()
+    judging = _elsewhere if settings.workers.workers or settings.workers.ray_address else _in_process
+    say(describe(identity), to=sys.stderr)
+    async with database_of(settings, migrate=True) as database:
+        rules = await _rules(settings, database)
+        reader = _reader(database, rules)
+        refs = await _refs(settings, reader, database)
+        usage, left_out = _usage(), Counter[Reason]()
+        async with aclosing(judging(settings, database, reader, refs, usage)) as verdicts:
+            async for window in verdicts:
+                left_out += window.left_out
+                if settings.judging.write_back:
+                    await _write_back(database, window)
+                if settings.output.json_output:
+                    shown.append(_as_json(window, rules.world))
+                else:
+                    _print_window(window, rules.world, in_full=wanted is not None)
+                progress = _progress(len(refs), usage[0], priced=priced)
+                say(progress, to=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
+    if settings.output.json_output:
+        _print_json(identity, shown, usage[0], priced=priced)
+    else:
+        say("", describe(identity), _summary(usage[0], priced=priced))
+    if not usage[0].judged:
+        why = ", ".join(f"{number} {reason}" for reason, number in (left_out + usage[0].failed).most_common())
+        raise NotEnoughData(f"Nothing could be judged ({why or 'no rows'}): `check_windows.py` says what to do.")
+    return 0
+
+
+def _reader(database: Database, rules: Rules) -> WindowReader:
     from data_bridge.reader import WindowReader
-    from trainer.judge.open import describe, open_judge
+
+    return WindowReader(database, rules)
+
+
+def _usage() -> list[JudgeUsage]:
+    """A place for what judging costs, which the judge or the workers keep up to date."""
+    from trainer.progress import JudgeUsage
+
+    return [JudgeUsage()]
+
+
+async def _in_process(
+    settings: JudgeWindowsSettings,
+    database: Database,
+    reader: WindowReader,
+    refs: Sequence[WindowRef],
+    usage: list[JudgeUsage],
+) -> AsyncGenerator[WindowVerdicts, None]:
+    from trainer.judge.open import measured_by, open_judge
     from trainer.progress import FailurePolicy
     from trainer.run.judge_windows import judge_windows
 
-    async with (
-        database_of(settings, migrate=True) as database,
-        open_judge(
-            settings.judge,
-            settings.secrets,
-            database,
-            f"judge-{uuid.uuid4().hex[:12]}",
-            with_steps=settings.judge.step_credit,
-        ) as judge,
-    ):
-        say(describe(judge.identity), to=sys.stderr)
-        rules = await _rules(settings, database)
-        reader = WindowReader(database, rules)
-        refs = await _refs(settings, reader, database)
+    run_id, steps = f"judge-{uuid.uuid4().hex[:12]}", settings.judge.step_credit
+    async with open_judge(settings.judge, settings.secrets, database, run_id, with_steps=steps) as judge:
+        usage[0] = judge.usage
         if judge.identity.is_llm:
-            estimated = await _estimate(settings, _windows(settings, reader, refs), rules)
-            say(f"Estimate: {estimated}; stored verdicts are free.", to=sys.stderr)
-        shown: list[dict[str, Any]] = []
+            _say_estimate(await _estimate(settings, _windows(settings, reader, refs), reader.rules))
         windows = _windows(settings, reader, refs)
         verdicts = judge_windows(
             judge,
             windows,
-            rules,
+            {ref.window_id: ref for ref in refs},
+            reader,
             settings.groups,
             seed=settings.judging.seed,
             in_flight=2 * settings.judge.judge_concurrency,
             policy=FailurePolicy(settings.judge.max_judge_failures),
+            is_measured=measured_by(settings.judge),
         )
         async with aclosing(windows), aclosing(verdicts):
             async for window in verdicts:
-                if settings.judging.write_back:
-                    await _write_back(database, window)
-                if settings.output.json_output:
-                    shown.append(_as_json(window))
-                else:
-                    _print_window(window, in_full=wanted is not None)
-                progress = _progress(len(refs), judge.usage, priced=priced)
-                say(progress, to=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
-        if settings.output.json_output:
-            _print_json(judge.identity, shown, judge.usage, priced=priced)
-        else:
-            say("", describe(judge.identity), _summary(judge.usage, priced=priced))
-    return 0
+                yield window
+
+
+async def _elsewhere(
+    settings: JudgeWindowsSettings,
+    database: Database,
+    reader: WindowReader,
+    refs: Sequence[WindowRef],
+    usage: list[JudgeUsage],
+) -> AsyncGenerator[WindowVerdicts, None]:
+    """By workers: all windows are planned first, into the ledger, and the cost is estimated from the plan."""
+    from trainer.judge.cost import estimate, uses_llm
+    from trainer.judge.open import known_noise, measured_by, refuse_unusable
+    from trainer.progress import FailurePolicy
+    from trainer.run.judge_windows import hand_out, judged_elsewhere
+    from trainer.workers.elsewhere import open_workers
+    from trainer.workers.sections import section_of
+
+    refuse_unusable(settings.judge, settings.secrets)
+    run_id, steps = f"judge-{uuid.uuid4().hex[:12]}", settings.judge.step_credit
+    section = section_of(
+        settings.judge,
+        reader.rules,
+        world=settings.windows.world,
+        with_steps=steps,
+        noise=await known_noise(settings.judge, database, run_id, with_steps=steps),
+        is_unused=settings.judging.window is not None,
+    )
+    async with open_workers(
+        settings.workers, section, database, settings.secrets, run_id=run_id, home=settings.common.home
+    ) as workers:
+        usage[0] = workers.usage
+        async with aclosing(_windows(settings, reader, refs)) as windows:
+            by_id = {ref.window_id: ref for ref in refs}
+            planned = await hand_out(
+                workers,
+                windows,
+                by_id,
+                reader.rules,
+                settings.groups,
+                seed=settings.judging.seed,
+                is_measured=measured_by(settings.judge),
+            )
+        if uses_llm(settings.judge):
+            scored = planned.decisions if steps else 0
+            _say_estimate(estimate(planned.groups, planned.judge_tokens, settings.judge, scored_decisions=scored))
+        workers.start()
+        policy = FailurePolicy(settings.judge.max_judge_failures)
+        async with aclosing(judged_elsewhere(workers, planned, policy)) as verdicts:
+            async for window in verdicts:
+                yield window
+
+
+def _say_estimate(estimated: CostEstimate) -> None:
+    say(f"Estimate: {estimated}; stored verdicts are free.", to=sys.stderr)
 
 
 async def _rules(settings: JudgeWindowsSettings, database: Database) -> Rules:
@@ -124,34 +209,34 @@ async def _refs(settings: JudgeWindowsSettings, reader: WindowReader, database: 
 
 async def _windows(
     settings: JudgeWindowsSettings, reader: WindowReader, refs: Sequence[WindowRef]
-) -> AsyncGenerator[Window, None]:
-    from trainer.run.judge_windows import as_unused
+) -> AsyncGenerator[tuple[Window, bool], None]:
+    """The windows to judge, large ones in parts; True with the last part of a window."""
+    from trainer.workers.judging import as_unused
 
     wanted = settings.judging.window
     if wanted is not None:
         window = await reader.read(wanted)
         if window is None:
             raise NotEnoughData(f"There is no window {wanted}: `check_windows.py` lists the windows.")
-        yield as_unused(window)
+        yield as_unused(window), True
         return
-    async with aclosing(reader.stream(refs)) as windows:
-        async for window in windows:
-            yield window
+    async with aclosing(reader.stream_parts(refs)) as parts:
+        async for part in parts:
+            yield part
 
 
 async def _estimate(
-    settings: JudgeWindowsSettings, windows: AsyncGenerator[Window, None], rules: Rules
+    settings: JudgeWindowsSettings, windows: AsyncGenerator[tuple[Window, bool], None], rules: Rules
 ) -> CostEstimate:
     """Estimate the cost of judging ``windows`` from a first look at them, before anything is paid for."""
-    from data_bridge.quality import check
-    from data_bridge.survey import summarise
+    from data_bridge.window_parts import summaries
     from trainer.judge.cost import estimate
     from trainer.plan.grouping import partition
 
     groups = judge_tokens = decisions = 0
     async with aclosing(windows):
-        async for window in windows:
-            formed = partition(summarise(check(window, rules)).usable, settings.groups, settings.judging.seed).groups
+        async for summary, _ in summaries(windows, rules):
+            formed = partition(summary.usable, settings.groups, settings.judging.seed, rules.world).groups
             groups += len(formed)
             judge_tokens += sum(member.judge_tokens for group in formed for member in group)
             decisions += sum(member.decisions for group in formed for member in group)
@@ -166,7 +251,8 @@ async def _write_back(database: Database, window: WindowVerdicts) -> None:
 
     async with database.pool.acquire() as connection, connection.transaction():
         for judged in window.judged:
-            group = game_verdicts(judged.group.group_id, judged.verdicts, judged.identity, judged.verdict_key)
+            assert judged.identity is not None, "it was judged"
+            group = game_verdicts(judged.group_id, judged.verdicts, judged.identity, judged.verdict_key)
             await write_verdicts(connection, group)
 
 
@@ -179,26 +265,26 @@ def _cost(usage: JudgeUsage, *, priced: bool) -> str:
     return f"${usage.cost_usd:.4f}" if priced else "cost unknown (set JUDGE_PRICE)"
 
 
-def _print_window(window: WindowVerdicts, *, in_full: bool) -> None:
+def _print_window(window: WindowVerdicts, world: World, *, in_full: bool) -> None:
     scores = sorted((verdict.score for judged in window.judged for verdict in judged.verdicts), reverse=True)
     shown = f"{counted(len(scores), 'score')} from {scores[-1]:.2f} to {scores[0]:.2f}" if scores else "no scores"
     say(f"{window.window_id}  {shown}{_left_out(window)}")
     for failure in window.failed:
-        say(f"  group {failure.group.group_id}: {failure.reason}, {failure.detail}")
+        say(f"  group {failure.group_id}: {failure.reason}, {failure.detail}")
     if in_full:
         for judged in window.judged:
-            _print_group(judged)
+            _print_group(judged, world.words.measure)
 
 
-def _print_group(judged: JudgedGroup) -> None:
+def _print_group(judged: GroupResult, measure: str) -> None:
     from trainer.judge.text import clean
 
-    say(f"  group {judged.group.group_id}")
-    pairs = zip(judged.group.trajectories, judged.verdicts, strict=True)
+    say(f"  group {judged.group_id}")
+    pairs = zip(judged.members, judged.verdicts, strict=True)
     for agent, verdict in sorted(pairs, key=lambda pair: -pair[1].score):
-        pnl = f"{agent.window_pnl:+.2f}" if agent.window_pnl is not None else "unknown"
+        told = "unknown" if agent.made is None else f"{agent.made:+.2f}"
         name = clean(agent.agent_name or agent.agent_id)
-        say(f"    {verdict.score:.2f} ±{verdict.uncertainty:.2f}  {name}  P&L {pnl}")
+        say(f"    {verdict.score:.2f} ±{verdict.uncertainty:.2f}  {name}  {measure} {told}")
         for line in verdict.explanation.splitlines():
             say(f"        {line}")
 
@@ -222,31 +308,30 @@ def _summary(usage: JudgeUsage, *, priced: bool) -> str:
     )
 
 
-def _as_json(window: WindowVerdicts) -> dict[str, Any]:
+def _as_json(window: WindowVerdicts, world: World) -> dict[str, Any]:
     return {
         "window": window.window_id,
         "left_out": dict(window.left_out),
         "groups": [
             {
-                "group": judged.group.group_id,
+                "group": judged.group_id,
                 "verdict_key": judged.verdict_key,
                 "verdicts": [
                     {
                         "trajectory": verdict.trajectory_id,
-                        "agent": trajectory.agent_id,
+                        "agent": member.agent_id,
                         "score": verdict.score,
                         "uncertainty": verdict.uncertainty,
-                        "profit_in_window": trajectory.window_pnl,
+                        ("profit_in_window" if world.reads_markets else "success"): member.made,
                         "explanation": verdict.explanation,
                     }
-                    for trajectory, verdict in zip(judged.group.trajectories, judged.verdicts, strict=True)
+                    for member, verdict in zip(judged.members, judged.verdicts, strict=True)
                 ],
             }
-            for judged in sorted(window.judged, key=lambda judged: judged.group.group_id)
+            for judged in sorted(window.judged, key=lambda judged: judged.group_id)
         ],
         "failed": [
-            {"group": failure.group.group_id, "reason": failure.reason, "detail": failure.detail}
-            for failure in window.failed
+            {"group": failure.group_id, "reason": failure.reason, "detail": failure.detail} for failure in window.failed
         ],
     }
 

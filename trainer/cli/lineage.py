@@ -13,6 +13,7 @@ from trainer.progress import counted
 
 if TYPE_CHECKING:
     from trainer.ledger.lineage import Ancestor, TrainedGroup, WindowStory
+    from trainer.run.prompt_lineage import PromptStory
 
 _METRICS = ("reward", "reward_std", "loss", "kl", "entropy", "ratio", "clip_share", "grad_norm", "staleness")
 """The metrics to print; ``--json`` has all of them."""
@@ -34,6 +35,7 @@ async def _work(settings: LineageSettings) -> int:
     from trainer.cli.lineage_rewards import show_rewards
     from trainer.ledger.checkpoints import named_checkpoint
     from trainer.ledger.lineage import walk_back, walk_forward
+    from trainer.run.prompt_lineage import prompt_story
 
     async with database_of(settings, existing=True) as database:
         if settings.lineage.window is not None:
@@ -48,8 +50,10 @@ async def _work(settings: LineageSettings) -> int:
             await show_rewards(database, asked, as_json=settings.output.json_output)
             return 0
         ancestors = await walk_back(database, asked.model, asked.step, depth=settings.lineage.depth)
+        members = [member.trajectory_id for one in ancestors for group in one.groups for member in group.trajectories]
+        prompts = await prompt_story(database, asked, members)
     if settings.output.json_output:
-        say_json({"checkpoint": asked.name, "lineage": ancestors})
+        say_json({"checkpoint": asked.name, "lineage": ancestors, "prompts": prompts})
         return 0
     for ancestor in ancestors:
         _show_ancestor(ancestor)
@@ -57,7 +61,18 @@ async def _work(settings: LineageSettings) -> int:
         say(f"{asked.name} is the untrained base model: it has no training history.")
     else:
         _show_parent(ancestors[-1], is_whole=settings.lineage.depth == 0)
+    _show_prompts(prompts)
     return 0
+
+
+def _show_prompts(story: PromptStory) -> None:
+    """What agents were prompted with, by releases of the checkpoint and by the messages of its training data."""
+    for one in story.released:
+        made = " ◀ ".join(f"{each.prompt_id}{f' ({each.mutation})' if each.mutation else ''}" for each in one.ancestors)
+        say(f"Prompts {one.prompt_version}, {one.role or 'all roles'}: {made}")
+    if story.used:
+        used = ", ".join(f"{name} {number}" for name, number in sorted(story.used.items()))
+        say(f"Trajectories by the prompt that their messages begin with: {used}.")
 
 
 def _show_parent(oldest: Ancestor, *, is_whole: bool) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from data_bridge.errors import ConfigurationError
 from trainer.cli.frame import database_of, run_command
 from trainer.cli.output import say, say_json
 from trainer.config.data_commands import MigrationSettings
@@ -28,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def work(settings: MigrationSettings) -> int:
     from data_bridge.migrate import read_states
 
+    if settings.deed.url:
+        return await _lend(settings)
     # Read-only, so that looking at a database never changes it; it also keeps an embedded server running.
     is_look = settings.deed.status or settings.deed.dry_run
     async with database_of(settings, read_only=True, existing=is_look) as database:
@@ -44,6 +49,24 @@ async def work(settings: MigrationSettings) -> int:
     else:
         done = [(new, _deed(old, new)) for old, new in zip(before, after, strict=True)]
         _show(settings, database.label, done)
+    return 0
+
+
+async def _lend(settings: MigrationSettings) -> int:
+    """The embedded server stops when nobody uses it, so this command uses it as long as it runs."""
+    if settings.secrets.database_url is not None:
+        raise ConfigurationError("--url prints the embedded database's address, but DATABASE_URL is set already.")
+    from data_bridge.embedded import EmbeddedServer
+
+    async with database_of(settings, migrate=True):
+        server = EmbeddedServer(settings.common.home / "postgres")
+        await asyncio.to_thread(server.start)
+        say(f"DATABASE_URL={server.url()}")
+        say("The embedded database runs until this command is interrupted (Ctrl-C).", to=sys.stderr)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            server.stop()
     return 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from data_bridge.errors import ConfigurationError
@@ -40,19 +41,29 @@ async def _work(settings: ServeSettings) -> int:
         )
     listening = listen(settings.server.host, settings.server.port)  # before the model is loaded
 
-    from trainer.inference.chat_models import open_engine
-    from trainer.inference.checkpoints import store_of
-    from trainer.serve.checkpoints import ServedCheckpoints
-
-    async with open_engine(settings.model, settings.common.home) as engine, _promotions_followed(settings):
-        stored = store_of(settings.common.home, settings.model.model)
-        checkpoints = ServedCheckpoints(
-            settings.common.home, settings.model.model, stored, engine.model, base_model=settings.model.base_model
-        )
+    async with _checkpoints(settings) as checkpoints, _promotions_followed(settings):
         checkpoints.refresh()
         checkpoints.check_served()
         await _serve(settings, checkpoints, listening, key)
     return 0
+
+
+@asynccontextmanager
+async def _checkpoints(settings: ServeSettings) -> AsyncIterator[ServedCheckpoints]:
+    """The checkpoints on the engine of this process, or on those of --engines."""
+    from trainer.inference.chat_models import open_engine
+    from trainer.inference.checkpoints import store_of
+    from trainer.serve.checkpoints import ServedCheckpoints
+    from trainer.serve.engines import open_engines
+
+    home, model, number = settings.common.home, settings.model, settings.server.engines
+    served = partial(ServedCheckpoints, home, model.model, store_of(home, model.model), base_model=model.base_model)
+    if number == 1:
+        async with open_engine(model, home) as engine:
+            yield served(engine.model)
+    else:
+        async with open_engines(model, home, number) as engines:
+            yield served(engines.model, take_up=engines.take_up)
 
 
 def _promotions_followed(settings: ServeSettings) -> AbstractAsyncContextManager[None]:

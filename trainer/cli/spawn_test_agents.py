@@ -1,4 +1,4 @@
-"""spawn_test_agents: agents play a simulated market and are logged to the database like the game's own."""
+"""spawn_test_agents: agents play a simulated world and are logged to the database like the game's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from data_bridge.database import Database
     from trainer.world.agents import Agent
     from trainer.world.lessons import AgentLessons
-    from trainer.world.market import Market
     from trainer.world.play import Tally
     from trainer.world.player import PlayedHour
+    from trainer.world.rules import SimulatedWorld
 
 _LOOKAHEAD = 7
 """Windows whose first decisions are requested from the model in advance: with 8 agents, 64 concurrent requests."""
@@ -38,26 +37,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         SpawnSettings,
         argv,
         prog="spawn_test_agents.py",
-        description="Let agents of known skill play a simulated market, into the database that the trainer reads.",
+        description="Let agents of known skill play a simulated world, into the database that the trainer reads.",
     )
 
 
 async def spawn(settings: SpawnSettings) -> int:
     """Play the windows, add faults if requested, and print the results."""
-    from trainer.world.market import Market
+    from trainer.world.worlds import rules_named
 
     windows = windows_to_play(settings, datetime.now(UTC))
-    market = Market(settings.play.seed, settings.market.luck, settings.market.stage, settings.market.decisions)
+    said = settings.market
+    world = rules_named(settings.play.world).world(settings.play.seed, said.luck, said.stage, said.decisions)
     with alive("playing windows", quiet=settings.output.json_output):
-        return await _spawn(settings, windows, market)
+        return await _spawn(settings, windows, world)
 
 
-async def _spawn(settings: SpawnSettings, windows: Sequence[str], market: Market) -> int:
+async def _spawn(settings: SpawnSettings, windows: Sequence[str], world: SimulatedWorld) -> int:
     from trainer.ledger.simulation import unplayed
     from trainer.world.agents import Exploration
     from trainer.world.dirt import soil
-    from trainer.world.market import EDITION
     from trainer.world.play import play_windows
+    from trainer.world.worlds import rules_of, settings_of
 
     async with (
         _own_database(settings) as database,
@@ -65,12 +65,12 @@ async def _spawn(settings: SpawnSettings, windows: Sequence[str], market: Market
         _lessons(settings, database) as lessons,
     ):
         started = time.monotonic()
-        fresh = await unplayed(database, dict.fromkeys(windows, astuple(market)), EDITION)
+        fresh = await unplayed(database, dict.fromkeys(windows, settings_of(world)), rules_of(world).edition)
         with _progress(len(windows), quiet=settings.output.json_output) as advance:
             tally = await play_windows(
                 database,
                 settings.common.home / "spool",
-                market,
+                world,
                 cast,
                 windows,
                 exploration=Exploration(how=settings.market.explore),
@@ -133,10 +133,12 @@ def windows_to_play(settings: SpawnSettings, now: datetime) -> tuple[str, ...]:
 async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
     """The agents, with their policy open for as long as they play."""
     from trainer.world.agents import ChatPolicy, model_cast, scripted_cast
+    from trainer.world.worlds import rules_named
 
     agents, seed, policy = settings.market.agents, settings.play.seed, settings.play.policy
+    rules = rules_named(settings.play.world)
     if policy == "scripted":
-        yield scripted_cast(agents, seed)
+        yield scripted_cast(agents, seed, rules)
     elif policy == "embedded":
         from trainer.inference.base_model import model_directory
         from trainer.inference.chat_models import Engine
@@ -147,7 +149,7 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
         engine = Engine(directory, threads=settings.model.threads)
         try:
             base = engine.model(None, f"{settings.model.model}@step0")
-            yield model_cast(agents, seed, ChatPolicy(base, settings.market.temperature))
+            yield model_cast(agents, seed, ChatPolicy(base, settings.market.temperature), rules)
         finally:
             await engine.close()
     elif policy.startswith(("http://", "https://")):
@@ -157,7 +159,7 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
         key = secret.get_secret_value() if secret is not None else "none"
         endpoint = EndpointModel(policy, settings.play.policy_model or settings.model.model, key)
         try:
-            yield model_cast(agents, seed, ChatPolicy(endpoint, settings.market.temperature))
+            yield model_cast(agents, seed, ChatPolicy(endpoint, settings.market.temperature), rules)
         finally:
             await endpoint.close()
     else:
@@ -213,6 +215,7 @@ def _report(
 ) -> dict[str, Any]:
     return {
         "database": database,
+        "world": settings.play.world,
         "policy": settings.play.policy,
         "seed": settings.play.seed,
         "luck": settings.market.luck,
@@ -242,8 +245,10 @@ def _report(
 
 def _print_summary(report: dict[str, Any]) -> None:
     from trainer.cli.tables import Column, show_heading, show_table
+    from trainer.world.worlds import rules_named
 
     agents = sorted(report["agents"], key=lambda line: -line["pnl"])
+    earned = rules_named(report["world"]).measure
     if agents:
         show_heading(f"{report['first_window']} to {report['last_window']}, luck {report['luck']}", sys.stdout)
         show_table(
@@ -251,7 +256,7 @@ def _print_summary(report: dict[str, Any]) -> None:
                 Column("agent", [line["name"] for line in agents]),
                 Column("role", [line["role"] for line in agents]),
                 Column("windows", [str(line["windows"]) for line in agents], is_number=True),
-                Column("P&L", [f"{line['pnl']:+,.2f}" for line in agents], is_number=True),
+                Column(earned, [f"{line['pnl']:+,.2f}" for line in agents], is_number=True),
                 Column("win rate", [f"{line['win_rate']:.0%}" for line in agents], is_number=True),
                 Column("error rate", [f"{line['error_rate']:.0%}" for line in agents], is_number=True),
             ],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """Train the agents' model on their decisions and what really happened afterwards.
 
-Without DATABASE_URL the whole loop runs on this machine: agents of a simulated market play a day with the newest
+Without DATABASE_URL the whole loop runs on this machine: agents of a simulated world play a day with the newest
 checkpoint, the day is judged and trained on, the next day is played with the result. With DATABASE_URL (and
 JUDGE_MODEL, and WANDB_API_KEY or a GPU) the same command trains on the game's own log. `--dry-run` shows what would
 be done and what it would cost. After a crash or an interruption the same command resumes."""
@@ -113,13 +113,15 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
 
 async def _why_not_promoted(settings: TrainSettings, database: Database) -> str | None:
     """Why nothing that this run trains can be promoted, if that is certain before it starts."""
+    from data_bridge.worlds.load import load_world
     from trainer.config.derived import judged_by
-    from trainer.judge.cost import uses_llm
     from trainer.ledger.simulation import newest_simulated
+    from trainer.run.judge_reach import can_evaluate
 
-    if not settings.run.promote or uses_llm(judged_by(settings.judge, settings.evaluation)):
+    if not settings.run.promote:
         return None
-    if await newest_simulated(database) is not None:
+    judge, world = judged_by(settings.judge, settings.evaluation), load_world(settings.windows.world)
+    if can_evaluate(judge, world, is_simulated=await newest_simulated(database) is not None):
         return None
     return (
         "nothing that this run trains can be promoted: the offline judge evaluates only the simulated market, where "

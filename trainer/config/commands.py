@@ -31,6 +31,7 @@ from trainer.config.lessons import (
     TrainedLessons,
     UsedLessons,
 )
+from trainer.config.prompt_commands import PromptsCommand
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -45,6 +46,7 @@ from trainer.config.sections import (
     SplitWindows,
     TrainingJudge,
     WandbSecrets,
+    WorkerSettings,
 )
 from trainer.config.settings import Command, Duration, Names, Section, keys_of, setting, variables_of
 from trainer.config.training import (
@@ -73,6 +75,7 @@ class TrainSettings(DatabaseCommand):
     windows: ReadinessSettings
     groups: GroupSettings
     judge: TrainingJudge
+    workers: WorkerSettings
     model: ModelSettings
     backend: BackendSettings
     chance: ChanceSettings
@@ -89,6 +92,15 @@ class TrainSettings(DatabaseCommand):
     def _judge_is_complete(self) -> Self:
         if self.judge.judge == "llm" and not self.judge.judge_model:
             raise ValueError("--judge llm needs JUDGE_MODEL: name the model that judges")
+        return self
+
+    @model_validator(mode="after")
+    def _knows_its_last_day(self) -> Self:
+        if self.run.max_lag > 0 and self.training.max_steps > 0:
+            raise ValueError(
+                "--max-lag 1 plays a day before it is known whether --max-steps leaves it untrained: choose one, or "
+                "--iterations instead"
+            )
         return self
 
     @model_validator(mode="after")
@@ -175,6 +187,13 @@ class ServerSettings(Section):
 
     host: str = setting("127.0.0.1", "Address to listen on; any but loopback needs HINDSIGHT_SERVE_KEY.")
     port: int = setting(8808, "Port to listen on.", ge=0, le=65535)
+    engines: int = setting(
+        1,
+        "Processes that run the model behind this endpoint, each with its copy; they divide --threads. "
+        "1: in this process.",
+        ge=1,
+        le=64,
+    )
     max_waiting: int = setting(
         512, "Maximum number of requests in flight; more get status 429.", ge=1, formerly="most_waiting"
     )
@@ -209,6 +228,14 @@ class ServeSettings(Command):
     server: ServerSettings
     model: ModelSettings
     secrets: ServeSecrets
+
+    @model_validator(mode="after")
+    def _each_engine_has_a_thread(self) -> Self:
+        if 0 < self.model.threads < self.server.engines:
+            raise ValueError(
+                f"--engines {self.server.engines} cannot divide --threads {self.model.threads}: each needs one"
+            )
+        return self
 
 
 class PromoteDeeds(Section):
@@ -329,6 +356,7 @@ COMMANDS: tuple[type[Command], ...] = (
     MigrationSettings,
     TraceSettings,
     LessonsCommand,
+    PromptsCommand,
 )
 
 

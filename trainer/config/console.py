@@ -7,6 +7,7 @@ from datetime import timedelta
 from pydantic import SecretStr, field_validator
 
 from trainer.config.lessons import EmbeddingSecrets, EmbeddingSettings, GameSettings, KeptLessons
+from trainer.config.prompts import ConsolePrompts, PolicySettings
 from trainer.config.sections import (
     DatabaseCommand,
     DatabaseSecrets,
@@ -137,4 +138,6 @@ class ConsoleCommand(DatabaseCommand):
     lessons: GameSettings
     embedding: EmbeddingSettings
     kept: KeptLessons
+    limits: ConsolePrompts
+    policy: PolicySettings
     secrets: ConsoleSecrets

@@ -26,6 +26,7 @@ from trainer.config.sections import (
     SurveyedJudge,
     TrainingJudge,
     WindowSettings,
+    WorkerSettings,
 )
 from trainer.config.settings import Duration, Section, setting
 from trainer.config.training import MarketSettings, ModelSettings
@@ -51,6 +52,7 @@ class PlaySettings(Section):
     """What is played."""
 
     count: int = setting(24, "Hourly windows to play.", ge=1, le=MAX_HOURS, flag="--windows", flag_only=True)
+    world: Literal["market", "quests"] = setting("market", "The simulated world that is played.")
     policy: str = setting(
         "scripted",
         "Who decides: `scripted` (skills from 0 to 1), `embedded` (the base model on this CPU), or the base URL of an "
@@ -58,7 +60,7 @@ class PlaySettings(Section):
         metavar="scripted|embedded|URL",
     )
     policy_model: str | None = setting(None, "Name of the model at the endpoint; unset: as --model.")
-    seed: int = setting(7, "Seed of the simulated market and its agents.", env="HINDSIGHT_WORLD_SEED")
+    seed: int = setting(7, "Seed of the simulated world and its agents.", env="HINDSIGHT_WORLD_SEED")
     start: str | None = setting(
         None,
         "First window, e.g. 2026-03-02T00:00; unset: whole days, the last of them yesterday.",
@@ -134,6 +136,11 @@ class MigrationDeeds(Section):
 
     status: bool = setting(False, "Only show how each migration stands.", flag_only=True)
     dry_run: bool = setting(False, "Show what would be applied, and apply nothing.", flag_only=True)
+    url: bool = setting(
+        False,
+        "Print the embedded database as DATABASE_URL for other programs, and keep it running until interrupted.",
+        flag_only=True,
+    )
 
 
 class MigrationSettings(DatabaseCommand):
@@ -167,6 +174,7 @@ class JudgeWindowsSettings(DatabaseCommand):
     windows: SplitWindows
     groups: GroupingSettings
     judge: TrainingJudge
+    workers: WorkerSettings
     secrets: ExaminationSecrets
 
 
@@ -178,6 +186,12 @@ class TraceFileSettings(Section):
         ...,
         "JSON lines, one trajectory each; compressed if the name ends in .gz; - is standard output or input.",
         positional=True,
+    )
+    groups: bool = setting(
+        False,
+        "Export: judged groups for another engine instead, a line for each call (docs/export.md); as Parquet if the "
+        "name ends in .parquet.",
+        flag_only=True,
     )
     untrained: bool = setting(
         False, "Import: drop the marks that rows were judged and trained on, to train on them again.", flag_only=True

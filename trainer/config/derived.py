@@ -6,6 +6,7 @@ from datetime import datetime
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Rules
+from data_bridge.worlds.load import load_world
 from trainer.config.sections import EvaluationSecrets, JudgeSecrets, JudgeSettings, WindowSettings, moment_of
 from trainer.config.training import EvaluationSettings, RunSettings, TrainingSettings
 
@@ -29,6 +30,8 @@ def window_rules(settings: WindowSettings, *, now: datetime | None = None) -> Ru
         allow_partial_outcomes=settings.allow_partial_outcomes,
         now=now or moment_of(settings.until),
         lookback=settings.lookback,
+        world=load_world(settings.world),
+        facts_view=settings.facts_view,
     )
 
 
@@ -43,8 +46,8 @@ def judged_by(judge: JudgeSettings, evaluation: EvaluationSettings) -> JudgeSett
     choice, model = evaluation.eval_judge, evaluation.eval_judge_model
     if choice == "auto" and model is None:
         return judge
-    if choice == "outcome":
-        return judge.model_copy(update={"judge": "outcome", "judge_passes": 1})
+    if choice in ("outcome", "reward"):
+        return judge.model_copy(update={"judge": choice, "judge_passes": 1})
     if not (model or judge.judge_model):
         raise ConfigurationError("--eval-judge llm needs EVAL_JUDGE_MODEL: name the model that judges the evaluation.")
     changed: dict[str, object] = {"judge": "llm", "judge_model": model or judge.judge_model}
@@ -55,7 +58,7 @@ def judged_by(judge: JudgeSettings, evaluation: EvaluationSettings) -> JudgeSett
 
 def keys_of(evaluation: EvaluationSettings, secrets: EvaluationSecrets) -> JudgeSecrets:
     """The keys of the evaluation's judge."""
-    second = evaluation.eval_judge != "outcome" and (
+    second = evaluation.eval_judge not in ("outcome", "reward") and (
         evaluation.eval_judge == "llm" or evaluation.eval_judge_model is not None
     )
     key = secrets.eval_judge_api_key if second and secrets.eval_judge_api_key is not None else secrets.judge_api_key

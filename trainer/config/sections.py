@@ -8,12 +8,14 @@ receives. The help text here is the only description of a setting.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import SecretStr, field_validator
+from pydantic import ModelWrapValidatorHandler, SecretStr, field_validator, model_validator
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.models import DECISIONS
+from data_bridge.worlds.load import load_world
 from trainer.config.settings import Command, Duration, Names, Section, setting
 
 MAX_HOURS = 10 * 365 * 24
@@ -86,6 +88,15 @@ class WindowSettings(MomentSettings):
     min_actions: int = setting(1, "Minimum number of actions in a trajectory.", ge=0)
     max_trajectory_mb: float = setting(5.0, "Leave out a trajectory with more JSON than this as oversized.", gt=0)
     allow_partial_outcomes: bool = setting(False, "Also use windows with only some known outcomes.")
+    world: str = setting(
+        "market",
+        "Kind of game: market, quests, desk, or a file.",
+        metavar="NAME|FILE",
+        common=True,
+    )
+    facts_view: str | None = setting(
+        None, "Read facts from this SQL view of yours instead of our own table.", metavar="NAME"
+    )
 
 
 class EnoughSettings(Section):
@@ -104,6 +115,26 @@ class SplitWindows(WindowSettings, HeldOutSettings):
 
 class ReadinessSettings(SplitWindows, EnoughSettings):
     """Whether there is enough to train on."""
+
+
+class WorkerSettings(Section):
+    """Workers: where windows are read and judged."""
+
+    workers: int = setting(
+        0, "Worker processes that read and judge, placed by Ray (the extra `scale`); 0: this process does it.", ge=0
+    )
+    ray_address: str | None = setting(
+        None, "Address of the Ray cluster to place the workers on, or `auto`; unset: Ray is started on this machine."
+    )
+    worker_env: Path | None = setting(
+        None,
+        "File with DATABASE_URL and the judge's key that each worker reads on its own host; unset: one for this "
+        "machine is written, and on others the environment of Ray's processes counts.",
+        metavar="FILE",
+    )
+    worker_lease: Duration = setting(
+        "10s", "Silence of a worker after which another one does its units.", ge=timedelta(seconds=1)
+    )
 
 
 class GroupingSettings(Section):
@@ -155,7 +186,9 @@ class JudgePriceSettings(Section):
     """Judge."""
 
     judge: str = setting(
-        "auto", "`outcome` (offline, not an LLM), or `llm`; auto takes the LLM when --judge-model is set.", common=True
+        "auto",
+        "`outcome`, `reward` (offline, not an LLM), or `llm`; auto takes the LLM when --judge-model is set.",
+        common=True,
     )
     judge_model: str | None = setting(
         None, "Model that judges, at any OpenAI-compatible endpoint.", env="JUDGE_MODEL", common=True
@@ -222,7 +255,10 @@ class JudgeCallSettings(Section):
         None, "The judge's endpoint; unset means OpenAI's.", env="JUDGE_BASE_URL", common=True
     )
     rubric: str = setting(
-        "trading", "Name of a built-in rubric, or a file of your own.", metavar="NAME|FILE", common=True
+        "trading",
+        "Built-in rubric, or a file; unset: the world's.",
+        metavar="NAME|FILE",
+        common=True,
     )
     judge_reply_tokens: int = setting(
         4_096, "Maximum tokens of one judge reply, thinking included; --max-cost reserves this much.", ge=64
@@ -263,7 +299,7 @@ class DatabaseSecrets(Section):
 
     database_url: SecretStr | None = setting(
         None,
-        "The game's Postgres. Unset: a real Postgres of our own is started under --home.",
+        "The game's Postgres. Unset: one of our own, under --home.",
         env="DATABASE_URL",
         flag="--database-url",
         metavar="URL",
@@ -277,6 +313,23 @@ class DatabaseCommand(Command):
     output: OutputSettings
     database: DatabaseSettings
     secrets: DatabaseSecrets
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _follow_the_world(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """What is not set is the world's to say: its rubric, and the judge by its own measure instead of by prices."""
+        made = validate(given)
+        windows, judge = getattr(made, "windows", None), getattr(made, "judge", None)
+        if not isinstance(windows, WindowSettings) or windows.world == "market":
+            return made
+        world, changed = load_world(windows.world), dict[str, Any]()
+        if isinstance(judge, JudgeCallSettings) and "rubric" not in judge.model_fields_set:
+            changed["rubric"] = world.rubric
+        if isinstance(judge, JudgePriceSettings) and judge.judge == "outcome" and not world.reads_markets:
+            raise ConfigurationError(f"--judge outcome judges markets; in the world {world.name} it is --judge reward.")
+        if isinstance(judge, JudgePriceSettings) and judge.judge == "auto" and judge.judge_model is None:
+            changed["judge"] = "outcome" if world.reads_markets else "reward"
+        return made.model_copy(update={"judge": judge.model_copy(update=changed)}) if judge and changed else made
 
 
 class JudgeSecrets(Section):

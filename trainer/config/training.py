@@ -139,6 +139,9 @@ class CpuTrainingSettings(AdapterSettings):
         "reply",
         "reply: every reply counts the same, whatever its length; token: every token does, as in Dr. GRPO (CPU).",
     )
+    train_workers: int = setting(
+        1, "Processes that share a gradient step, each with its copy of the model; they divide --threads (CPU).", ge=1
+    )
     weight_decay: float = setting(0.0, "AdamW weight decay (CPU; ART's local trainer has 0.1).", ge=0)
     entropy_bonus: float = setting(
         0.0, "Weight of the entropy of each reply's first token, against early collapse (CPU).", ge=0
@@ -259,14 +262,15 @@ class MarketSettings(Section):
 
     luck: float = setting(
         0.2,
-        "Probability that an hour's move has nothing to do with the news; half of such hours go against it.",
+        "Probability that what happens in an hour has nothing to do with the news; half of such hours go against it.",
         ge=0,
         le=1,
     )
     agents: int = setting(8, "Agents in a window.", ge=2)
     decisions: int = setting(1, "Decision steps of an agent in a window.", ge=1)
     stage: Literal["one", "several"] = setting(
-        "one", "One ticker and a headline a decision; or several tickers and a prediction market."
+        "one",
+        "One ticker or errand with its news a decision; or several, with prediction markets or partners.",
     )
     temperature: float = setting(
         1.0,
@@ -288,14 +292,15 @@ class WorldSettings(MarketSettings):
         "How agents with a model explore: at temperature 1 if theirs is lower, or by taking any answer offered.",
     )
 
-    world_seed: int = setting(7, "Seed of the simulated market.")
+    world_seed: int = setting(7, "Seed of the simulated world.")
 
 
 class EvaluationSettings(Section):
     """Evaluation."""
 
-    eval_judge: Literal["auto", "outcome", "llm"] = setting(
-        "auto", "Judge of the evaluation: outcome, llm, or auto (another than the training judge when there are two)."
+    eval_judge: Literal["auto", "outcome", "reward", "llm"] = setting(
+        "auto",
+        "Judge of the evaluation: outcome, reward, llm, or auto (another than the training judge when there are two).",
     )
     eval_judge_model: str | None = setting(None, "Model of the evaluation judge.", env="EVAL_JUDGE_MODEL")
     eval_judge_base_url: str | None = setting(
@@ -305,7 +310,7 @@ class EvaluationSettings(Section):
     eval_points: int = setting(2, "Maximum number of distinct decision points per evaluation window.", ge=1)
     eval_samples: int = setting(4, "Replies of each policy at each decision point.", ge=1)
     eval_questions: int = setting(
-        160, "Simulated market only: questions with unseen words in the reading test; 0: no reading test.", ge=0
+        160, "Simulated worlds only: questions with unseen words in the reading test; 0: no reading test.", ge=0
     )
 
 
@@ -343,9 +348,7 @@ class PromotionSettings(AddressSettings):
 class RunSettings(Section):
     """This run."""
 
-    dry_run: bool = setting(
-        False, "Print windows, groups, tokens and cost, and stop before anything is paid for.", flag_only=True
-    )
+    dry_run: bool = setting(False, "Print windows, groups, tokens and cost; nothing is paid for.", flag_only=True)
     resume: bool = setting(True, "Resume an interrupted run of this model.")
     run_id: str | None = setting(
         None,
@@ -353,15 +356,20 @@ class RunSettings(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         flag_only=True,
     )
-    iterations: int = setting(
-        6, "Simulated market only: days that are played, judged and trained on.", ge=1, common=True
-    )
+    iterations: int = setting(6, "Simulated worlds: days that are played and trained on.", ge=1, common=True)
     curriculum: Literal["off", "auto", "uniform"] = setting(
         "off",
         "Which windows come first: in the simulated market the stages and luck up to --stage and --luck, in a log the "
         "windows by how hard they are; auto: near what half of the agents succeed at; uniform: any, for comparison.",
     )
-    windows_per_iteration: int = setting(24, "Simulated market only: hours in such a day.", ge=1, le=MAX_HOURS)
+    max_lag: int = setting(
+        0,
+        "Simulated worlds only: days that play may be ahead of training; 1: the next day is played and judged, by the "
+        "checkpoint from before this day's training, while this one is trained.",
+        ge=0,
+        le=1,
+    )
+    windows_per_iteration: int = setting(24, "Simulated worlds only: hours in such a day.", ge=1, le=MAX_HOURS)
     require_certified: bool = setting(False, "Refuse to train on a judge without a passing certificate.", common=True)
     promote: bool = setting(True, "Promote the checkpoint if the gate says so.", common=True)
     max_undecided: int = setting(
@@ -374,5 +382,5 @@ class RunSettings(Section):
         20, "Number of newest checkpoints to keep on this disk, besides any that agents ever used; 0: keep all.", ge=0
     )
     simulate: Literal["auto", "on", "off"] = setting(
-        "auto", "Play the simulated market before each iteration; auto: only on the embedded database."
+        "auto", "Play the simulated world before each iteration; auto: only on the embedded database."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,19 +25,32 @@ from trainer.console.keys import Caller, Permission
 from trainer.console.memory_api import OPERATIONS as MEMORY
 from trainer.console.openapi import document
 from trainer.console.operations import PREFIX, Operation, answer
+from trainer.console.policy_api import OPERATIONS as POLICY
+from trainer.console.policy_api import UNDER
 from trainer.console.problems import Refused, refusal_of
+from trainer.console.prompt_api import OPERATIONS as PROMPTS
 from trainer.console.reading_api import OPERATIONS as READING
 from trainer.console.reading_api import metrics_of
 from trainer.console.release_api import OPERATIONS as RELEASES
 from trainer.console.reward_api import OPERATIONS as REWARDS
-from trainer.console.services import Services
+from trainer.console.services import HasDatabase, Services
 from trainer.console.training_api import OPERATIONS as TRAINING
 from trainer.console.visits import problem_page
 from trainer.ledger.ingest_keys import ingest_key_of
 
 _STATIC = Path(__file__).parent / "static"
 
-OPERATIONS: tuple[Operation, ...] = (*TRAINING, *READING, *RELEASES, *REWARDS, *ADVICE, *INGEST, *MEMORY)
+OPERATIONS: tuple[Operation, ...] = (
+    *TRAINING,
+    *READING,
+    *RELEASES,
+    *REWARDS,
+    *ADVICE,
+    *INGEST,
+    *MEMORY,
+    *PROMPTS,
+    *POLICY,
+)
 """Every call of the API."""
 
 
@@ -51,6 +64,7 @@ def make_app(services: Services, door: Entrance, *, poll: timedelta = timedelta(
             stack.push_async_callback(services.check.close)
             stack.push_async_callback(services.close_advisor)
             stack.push_async_callback(services.lessons.close)
+            stack.push_async_callback(services.policy.close)
             yield
 
     def answered(request: Request, refused: Refused) -> Response:
@@ -71,13 +85,11 @@ def make_app(services: Services, door: Entrance, *, poll: timedelta = timedelta(
     async def metrics(request: Request) -> Response:
         return await metrics_of(services)
 
-    async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
     routes: list[BaseRoute] = [
-        *_api(services, door),
-        Route("/openapi.json", _needs_key(door, described), methods=["GET"]),
-        Route("/metrics", _needs_key(door, metrics), methods=["GET"]),
+        *api_routes(OPERATIONS, services, door),
+        Route(f"{PREFIX}{UNDER}/health", health, methods=["GET"]),
+        Route("/openapi.json", needs_key(door, described), methods=["GET"]),
+        Route("/metrics", needs_key(door, metrics), methods=["GET"]),
         Route("/health", health, methods=["GET"]),
         *pages.routes(services, door),
         Mount("/static", StaticFiles(directory=_STATIC), name="static"),
@@ -90,23 +102,29 @@ def make_app(services: Services, door: Entrance, *, poll: timedelta = timedelta(
     return Guarded(app, door)
 
 
-def _api(services: Services, door: Entrance) -> list[BaseRoute]:
+async def health(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+def api_routes(
+    operations: Sequence[Operation], services: HasDatabase, door: Entrance, under: str = PREFIX
+) -> list[BaseRoute]:
     """One route for each path, so that a wrong method is answered with all the right ones."""
     by_path: dict[str, dict[str, Operation]] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
     return [
         Route(
-            f"{PREFIX}{path.replace('{agent_id}', '{agent_id:path}')}",
-            _endpoint(services, door, operations),
-            methods=sorted(operations),
+            f"{under}{path.replace('{agent_id}', '{agent_id:path}')}",
+            _endpoint(services, door, methods),
+            methods=sorted(methods),
         )
-        for path, operations in by_path.items()
+        for path, methods in by_path.items()
     ]
 
 
 def _endpoint(
-    services: Services, door: Entrance, operations: dict[str, Operation]
+    services: HasDatabase, door: Entrance, operations: dict[str, Operation]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
@@ -114,7 +132,7 @@ def _endpoint(
         except HTTPException:
             raise
         except Exception as error:
-            return _answered(request, refusal_of(error))
+            return as_json(refusal_of(error))
 
     async def answered(request: Request) -> Response:
         operation = operations["GET" if request.method == "HEAD" else request.method]
@@ -130,7 +148,7 @@ def _endpoint(
     return endpoint
 
 
-async def _ingest_caller(services: Services, request: Request) -> Caller | None:
+async def _ingest_caller(services: HasDatabase, request: Request) -> Caller | None:
     """Whose key for ingest this is; None if it is none of those."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key.startswith("hsi_"):
@@ -142,7 +160,7 @@ async def _ingest_caller(services: Services, request: Request) -> Caller | None:
     return Caller(Permission.FULL, name, writes_for=(found.kind, found.owner))
 
 
-def _needs_key(
+def needs_key(
     door: Entrance, route: Callable[[Request], Awaitable[Response]]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def guarded(request: Request) -> Response:
@@ -195,6 +213,9 @@ def _answered(request: Request, refused: Refused, prefix: str = "") -> Response:
         "accept", ""
     ):
         return problem_page(request, refused, prefix)
-    return Response(
-        refused.problem().model_dump_json(), refused.status, media_type="application/json", headers=refused.headers
-    )
+    return as_json(refused)
+
+
+def as_json(refused: Refused) -> Response:
+    said = refused.problem().model_dump_json()
+    return Response(said, refused.status, media_type="application/json", headers=refused.headers)

@@ -10,9 +10,10 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from data_bridge.errors import ConfigurationError
+from data_bridge.facts import record_facts
 from data_bridge.ingest import SentTrajectory, StoredTrajectory, store_sent
 from data_bridge.lookup import trajectories_of
-from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
+from data_bridge.models import Fact, MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.outcomes import record_outcomes
 from data_bridge.redaction import page_text, redacted
 from trainer.console.operations import Incoming, Operation
@@ -135,6 +136,20 @@ class SentPrediction(BaseModel):
     volume: float | None = Field(default=None, ge=0, le=1e12)
 
 
+class SentFact(BaseModel):
+    """Anything else that is known afterwards: about a quest, a ticket, an agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    subject: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00]+$")
+    kind: str = Field(min_length=1, max_length=60, pattern=r"^[^\x00]+$")
+    before: float | None = Field(default=None, ge=-1e15, le=1e15)
+    after: float | None = Field(default=None, ge=-1e15, le=1e15)
+    text: str | None = Field(default=None, max_length=2000, pattern=r"^[^\x00]*$")
+    at: AwareDatetime | None = None
+    visible: bool = Field(default=False, description="Whether the agents could see it when they decided.")
+
+
 class SentFacts(BaseModel):
     """What really happened in a window that has ended."""
 
@@ -147,6 +162,7 @@ class SentFacts(BaseModel):
     hours: int = Field(default=1, ge=1, le=168)
     stocks: list[SentStock] = Field(default_factory=list, max_length=500)
     predictions: list[SentPrediction] = Field(default_factory=list, max_length=500)
+    facts: list[SentFact] = Field(default_factory=list, max_length=2000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +194,13 @@ async def ingest_facts(asked: Incoming) -> StoredFacts:
             for one in body.predictions
         ),
     )
+    facts = [Fact(one.subject, one.kind, one.before, one.after, one.text, one.at, one.visible) for one in body.facts]
     database = asked.services.database
     now: datetime = await database.pool.fetchval("SELECT now()")
     async with audited(asked.services, asked.caller, asked.request, "send facts", body.windowId):
         try:
             written = await record_outcomes(database, body.windowId, outcomes, hours=body.hours, now=now)
+            written += await record_facts(database, body.windowId, facts, hours=body.hours, now=now)
         except ConfigurationError as error:
             raise Refused(409, str(error)) from None
     return StoredFacts(body.windowId, written)

@@ -51,7 +51,7 @@ class StoredMemory:
 
 async def store_memory(asked: Incoming) -> Response:
     body: StoreBody = asked.body
-    agent_id = _own_agent(asked.caller, body.agent_id)
+    agent_id = own_agent(asked.caller, body.agent_id)
     if not body.content.strip():
         raise Refused(422, "content: write something.", field="content")
     async with audited(asked.services, asked.caller, asked.request, "store a lesson", agent_id):
@@ -64,7 +64,7 @@ async def store_memory(asked: Incoming) -> Response:
     return Response(TypeAdapter(StoredMemory).dump_json(answer), status, media_type="application/json")
 
 
-def _own_agent(caller: Caller, agent_id: str) -> str:
+def own_agent(caller: Caller, agent_id: str) -> str:
     """The agent that this key may speak for. Refused for another's."""
     kind, owner = caller.writes_for or ("console", "")
     if kind == "agent" and agent_id != owner:
@@ -128,7 +128,7 @@ class Retrieved:
 
 async def retrieve_memories(asked: Incoming) -> Retrieved:
     body: RetrieveBody = asked.body
-    agent_id = _own_agent(asked.caller, body.agent_id)
+    agent_id = own_agent(asked.caller, body.agent_id)
     started = time.perf_counter()
     try:
         found = await asked.services.lessons.retrieve(
@@ -180,7 +180,7 @@ class PromotedPolicy:
 
 
 async def policy_of_agent(asked: Incoming) -> PromotedPolicy:
-    agent_id = _own_agent(asked.caller, asked.query.agent_id)
+    agent_id = own_agent(asked.caller, asked.query.agent_id)
     used = (await read_from_database(asked.services.database, asked.services.model)).for_agent(agent_id)
     return PromotedPolicy("", None) if used is None else PromotedPolicy(used.lessons_policy, used.release.name)
 

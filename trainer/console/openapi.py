@@ -18,8 +18,8 @@ _EVERY_CALL = (401, 421, 429, 500, 503)
 """Without a key, with a foreign Host, too often, and when we or the database fail."""
 
 
-def document(operations: Sequence[Operation], prefix: str = "") -> dict[str, Any]:
-    """The document that describes ``operations``."""
+def document(operations: Sequence[Operation], prefix: str = "", *, under: str = PREFIX) -> dict[str, Any]:
+    """The document that describes ``operations``, which are offered ``under`` that path."""
     schemas: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -33,7 +33,7 @@ def document(operations: Sequence[Operation], prefix: str = "") -> dict[str, Any
             "version": _version(),
             "description": "See it live, start and stop it, promote and roll back. Errors have one shape.",
         },
-        "servers": [{"url": f"{prefix}{PREFIX}"}],
+        "servers": [{"url": f"{prefix}{under}" or "/"}],
         "security": [{"key": []}, {"login": []}],
         "paths": paths,
         "components": {

@@ -28,6 +28,7 @@ TEXT = r"^[^\x00]*$"
 LARGEST_BODY = 16 * 1024 * 1024
 
 T = TypeVar("T")
+S_co = TypeVar("S_co", covariant=True)
 
 
 class NoQuery(BaseModel):
@@ -78,10 +79,10 @@ def page_of(entries: Sequence[T], limit: int, cursor: Callable[[T], str]) -> Pag
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
-    """One request, checked."""
+class IncomingTo(Generic[S_co]):
+    """One request, checked, to a server that works with these services."""
 
-    services: Services
+    services: S_co
     caller: Caller
     request: Request
     query: Any
@@ -94,6 +95,10 @@ class Incoming:
         return str(self.request.path_params[name])
 
 
+Incoming = IncomingTo[Services]
+"""One request to the console."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One call. ``acts``: only the full key may make it. ``problems``: the statuses besides those of every call."""
@@ -101,7 +106,7 @@ class Operation:
     method: str
     path: str
     summary: str
-    handler: Callable[[Incoming], Awaitable[Any]]
+    handler: Callable[[IncomingTo[Any]], Awaitable[Any]]
     answer: Any
     query: type[BaseModel] = NoQuery
     body: type[BaseModel] | None = None
@@ -126,12 +131,12 @@ class Operation:
 
 
 async def answer(
-    operation: Operation, services: Services, caller: Caller, request: Request, is_still_known: Callable[[], bool]
+    operation: Operation, services: Any, caller: Caller, request: Request, is_still_known: Callable[[], bool]
 ) -> Response:
     """Check the request against its declaration, and dump what the handler gives by the declared type."""
     query = _query(operation, request)
     body = await _body(operation, request)
-    given = await operation.handler(Incoming(services, caller, request, query, body, is_still_known))
+    given = await operation.handler(IncomingTo(services, caller, request, query, body, is_still_known))
     if isinstance(given, Response):
         return given
     text = _writer(operation.answer).dump_json(given)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from trainer.console import board_pages, lesson_pages, shown
+from trainer.console import board_pages, lesson_pages, prompt_pages, shown
 from trainer.console.door import COOKIE, REPORT_POLICY, Entrance, address_of
 from trainer.console.keys import SESSION_SECONDS, Permission
 from trainer.console.problems import Refused, refusal_of
@@ -27,6 +27,8 @@ from trainer.ledger.audit import note_deed
 from trainer.ledger.commands import ask_to_stop
 from trainer.ledger.read.listings import list_all_runs, run_row
 from trainer.ledger.read.now import NowFacts, now_of, steps_of
+
+_PARTS = (board_pages, lesson_pages, prompt_pages)
 
 
 def routes(services: Services, door: Entrance) -> list[BaseRoute]:
@@ -61,8 +63,8 @@ def routes(services: Services, door: Entrance) -> list[BaseRoute]:
         to("/runs", runs_page),
         to("/runs/{run_id}", run_page),
         to("/runs/{run_id}/report", report_page),
-        *(to(path, page) for path, page in {**board_pages.PAGES, **lesson_pages.PAGES}.items()),
-        *(to(path, form, acts=True) for path, form in {**board_pages.FORMS, **lesson_pages.FORMS}.items()),
+        *(to(path, page) for part in _PARTS for path, page in part.PAGES.items()),
+        *(to(path, form, acts=True) for part in _PARTS for path, form in part.FORMS.items()),
     ]
 
 

@@ -179,17 +179,17 @@ async def settle(services: Services, model: str, *, reason: str, force: bool) ->
 
     settled = await finish_trial(services.database, services.home, model, None, force=force, reason=reason)
     if isinstance(settled, Promotion):
-        return _deed(settled)
+        return deed_of(settled)
     return ReleaseDeed(model, settled.ruling.value, settled.reason, forced=False)
 
 
 async def end(services: Services, model: str, *, reason: str) -> ReleaseDeed:
     from trainer.run.promotion import end_trial
 
-    return _deed(await end_trial(services.database, services.home, model, reason=reason))
+    return deed_of(await end_trial(services.database, services.home, model, reason=reason))
 
 
-def _deed(one: Promotion) -> ReleaseDeed:
+def deed_of(one: Promotion) -> ReleaseDeed:
     return ReleaseDeed(one.checkpoint.name, one.state.value, one.outcome or one.reason, one.forced)
 
 
@@ -197,13 +197,13 @@ async def promote_release(asked: Incoming) -> ReleaseDeed:
     name, body = asked.part("release"), asked.body
     deed = "promote by force" if body.force else "promote"
     async with audited(asked.services, asked.caller, asked.request, deed, name, body.reason):
-        return _deed(await promote(asked.services, name, reason=body.reason, force=body.force))
+        return deed_of(await promote(asked.services, name, reason=body.reason, force=body.force))
 
 
 async def roll_back_release(asked: Incoming) -> ReleaseDeed:
     name, body = asked.part("release"), asked.body
     async with audited(asked.services, asked.caller, asked.request, "roll back", name, body.reason):
-        return _deed(await roll_back_to(asked.services, name, asked.services.model, reason=body.reason))
+        return deed_of(await roll_back_to(asked.services, name, asked.services.model, reason=body.reason))
 
 
 async def canary_release(asked: Incoming) -> ReleaseDeed:
@@ -212,7 +212,7 @@ async def canary_release(asked: Incoming) -> ReleaseDeed:
     deed = f"{body.action} canary{' by force' if body.force else ''}"
     async with audited(services, asked.caller, asked.request, deed, name, body.reason):
         if body.action == "start":
-            return _deed(await promote(services, name, reason=body.reason, force=body.force, share=body.share))
+            return deed_of(await promote(services, name, reason=body.reason, force=body.force, share=body.share))
         if body.action == "finish":
             return await settle(services, model, reason=body.reason, force=body.force)
         return await end(services, model, reason=body.reason)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.requests import Request
 
@@ -23,6 +23,7 @@ from trainer.ledger.audit import note_deed, note_outcome
 if TYPE_CHECKING:
     from trainer.advice.advisor import Advisor
     from trainer.run.lesson_desk import LessonDesk
+    from trainer.run.policy_desk import PolicyDesk
     from trainer.run.score import RewardScorer
 
 
@@ -45,11 +46,18 @@ class Services:
     close_advisor: Callable[[], Awaitable[None]]
     wanted_precision: float
     lessons: LessonDesk
+    policy: PolicyDesk
+    """The prompt policy, loaded when it is first asked."""
+
+
+class HasDatabase(Protocol):
+    @property
+    def database(self) -> Database: ...
 
 
 @asynccontextmanager
 async def audited(
-    services: Services, caller: Caller, request: Request, deed: str, target: str, reason: str = ""
+    services: HasDatabase, caller: Caller, request: Request, deed: str, target: str, reason: str = ""
 ) -> AsyncIterator[None]:
     """A row before the deed, and what came of it after."""
     audit_id = await note_deed(

@@ -27,6 +27,7 @@ NAVIGATION: tuple[tuple[str, str], ...] = (
     ("/patterns", "Patterns"),
     ("/advice", "Advice"),
     ("/lessons", "Lessons"),
+    ("/prompts", "Prompts"),
     ("/system", "System"),
 )
 """The pages in their order; another one is a line here and an entry in ``board_pages.PAGES``."""

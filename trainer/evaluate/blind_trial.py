@@ -28,7 +28,7 @@ from trainer.evaluate.decision_points import (
     with_reply,
 )
 from trainer.evidence import Role
-from trainer.faults import may_be_a_rows
+from trainer.faults import first_fault, may_be_a_rows
 from trainer.inference.request import PromptRefused
 from trainer.progress import FailureTally, counted
 from trainer.types import ChatModel, Completion, Group, Judge, JudgedGroup, JudgeFailure
@@ -186,7 +186,8 @@ def _rebuildable(points: Sequence[DecisionPoint], replay: Replay | None) -> list
     if not known:
         raise NotEnoughData(
             "The offline judge cannot evaluate these windows: the result of a different decision is only known "
-            "in the simulated market; set EVAL_JUDGE_MODEL (or JUDGE_MODEL) to let an LLM judge the replies."
+            "in a simulated world, or where facts name the right action (docs/worlds.md); set EVAL_JUDGE_MODEL (or "
+            "JUDGE_MODEL) to let an LLM judge the replies."
         )
     return known
 
@@ -238,10 +239,13 @@ async def _ask(
             one.answers.append(_Answer(role, completion, replayed, alias))
 
     for role, policy in policies.items():
-        async with asyncio.TaskGroup() as group:
-            for one in asked:
-                if one.fault is None:
-                    group.create_task(ask(one, role, policy))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for one in asked:
+                    if one.fault is None:
+                        group.create_task(ask(one, role, policy))
+        except BaseExceptionGroup as faults:
+            raise first_fault(faults) from faults
         logger.info("%s %s answered at %d decision points", role, policy.name, len(points))
     return asked
 
@@ -303,6 +307,8 @@ def _blind_group(point: DecisionPoint, answers: Sequence[_Answer], number: int) 
             for index in order
         ),
         outcomes=point.outcomes,
+        world=point.world,
+        hours=point.trajectory.window_hours if point.world.version else 1,
     )
 
 

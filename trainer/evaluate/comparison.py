@@ -317,6 +317,7 @@ def summarise(
         reading=reading,
         narrowing=narrowing,
         absent=absent,
+        measure=next((at.point.world.words.measure for at in outcome.compared), "P&L"),
     )
 
 

@@ -18,6 +18,8 @@ import msgspec
 from data_bridge.lesson_prompts import decided_at, without_lessons
 from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, NotText, Step
 from data_bridge.quality import CheckedWindow
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 
 DEFAULT_MAX_TOKENS = 256
 """For calls whose writer did not log how long the reply could be, or no length that a reply can have."""
@@ -33,6 +35,7 @@ class DecisionPoint:
     step_index: int
     call_index: int
     outcomes: MarketOutcomes
+    world: World = MARKET
 
     @property
     def window_id(self) -> str:
@@ -79,8 +82,8 @@ class Replayed:
     pnl: float | None
     is_valid: bool
     """Whether the reply is an action at all."""
-    is_blocked: bool
-    """Whether the safety guard stopped the action."""
+    is_blocked: bool | None
+    """Whether the safety guard stopped the action; None where there is none to ask."""
 
 
 class Replay(Protocol):
@@ -108,9 +111,8 @@ def decision_points(
 
     A hash of their names decides which ones, so that a later evaluation uses the same points.
     """
-    outcomes = checked.window.outcomes
     per_agent = [
-        sorted(_of_trajectory(trajectory, outcomes, purposes), key=lambda point: _digest(seed, point.key))
+        sorted(_of_trajectory(trajectory, checked, purposes), key=lambda point: _digest(seed, point.key))
         for trajectory in sorted(checked.usable, key=lambda own: _digest(seed, own.trajectory_id))
         if agents is None or trajectory.agent_id in agents
     ]
@@ -125,7 +127,7 @@ def decision_points(
 
 
 def _of_trajectory(
-    trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str]
+    trajectory: AgentTrajectory, checked: CheckedWindow, purposes: Collection[str]
 ) -> Iterator[DecisionPoint]:
     """The last call with one of the purposes in each step: the one that led to the action."""
     for step_index, step in enumerate(trajectory.steps):
@@ -133,7 +135,7 @@ def _of_trajectory(
             index for index, call in enumerate(step.llm_calls) if call.purpose in purposes and _can_be_asked(call)
         ]
         if wanted:
-            yield DecisionPoint(trajectory, step_index, wanted[-1], outcomes)
+            yield DecisionPoint(trajectory, step_index, wanted[-1], checked.window.outcomes, checked.world)
 
 
 def _can_be_asked(call: LLMCall) -> bool:

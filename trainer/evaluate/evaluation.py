@@ -22,6 +22,7 @@ from data_bridge.window_ids import start_of
 from trainer.config.derived import window_rules
 from trainer.config.sections import EvaluatedWindows, ReadinessSettings
 from trainer.config.training import EvaluationSettings
+from trainer.evaluate.adapter_replay import AdapterReplay
 from trainer.evaluate.blind_trial import (
     GreedyPolicy,
     LoggedPolicy,
@@ -32,14 +33,16 @@ from trainer.evaluate.blind_trial import (
 )
 from trainer.evaluate.comparison import Contestant, TrialPlan, TrialResult, summarise
 from trainer.evaluate.lessoned import LessonedPolicy, LessonSide, lessoned
+from trainer.evaluate.prompted import PromptedPolicy, PromptSide, prompted
 from trainer.evaluate.rare_states import rarest_states
-from trainer.evaluate.reading import reading_test, unseen_tickers
+from trainer.evaluate.reading import reading_test, unseen_names
 from trainer.evaluate.simulated_replay import NewsScript, RandomScript, load_replay
 from trainer.evidence import Evaluation, Role
 from trainer.inference.divergence import MeasureKL, SampledReplies
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.evaluations import first_consulted, last_trained, save
 from trainer.ledger.lesson_admissions import Admission
+from trainer.ledger.prompts import learnt_until
 from trainer.types import ChatModel, Checkpoint, Judge, Release
 
 logger = logging.getLogger(__name__)
@@ -59,24 +62,29 @@ async def evaluate_release(
     measure_kl: MeasureKL | None,
     reading_base: ChatModel | None = None,
     lessons: LessonSide | None = None,
+    prompts: PromptSide | None = None,
     say: Callable[[str], None] = logger.info,
 ) -> Evaluation:
     """Compare the ``models`` and their controls on ``windows`` (see ``evaluation_windows``); the result is stored.
 
     ``measure_kl`` is given if the candidate runs on this machine, ``reading_base`` if the base model's replies to the
     questions of the reading test, the same in every evaluation, may be known already. ``lessons`` are needed if
-    either release has a lessons policy. ``say`` gets a line at a time while it works.
+    either release has a lessons policy, ``prompts`` if either has a prompt version. ``say`` gets a line at a time while
+    it works.
     """
     replay = await load_replay(database, [window.window.window_id for window in windows])
     policies: dict[Role, Contestant] = {role: ModelPolicy(model) for role, model in models.items()}
     if lessons is not None:
         barred = {window.window.window_id for window in windows}
         policies |= lessoned(models, policies, candidate, incumbent, lessons, database, barred, plan.seed)
+    if prompts is not None:
+        names = {Role.CANDIDATE: candidate.name, Role.INCUMBENT: incumbent.name if incumbent is not None else ""}
+        policies |= prompted(policies, prompts, names, plan.seed)
     policies[Role.GREEDY] = GreedyPolicy(models.get(Role.BASE, models[Role.INCUMBENT]))
     others = OthersPolicy(windows, plan.purposes)
     policies[Role.RANDOM] = RandomScript(replay, others) if replay is not None else others
     policies[Role.BASELINE] = NewsScript(replay) if replay is not None else LoggedPolicy()
-    result = await compare_policies(windows, policies, judge, plan, replay)
+    result = await compare_policies(windows, policies, judge, plan, replay or _adapter_of(windows))
     reading = None
     if replay is not None and plan.questions:
         heat = agents_temperature(windows, plan)
@@ -96,17 +104,25 @@ async def evaluate_release(
         training_judge=training_judge,
         kl_from_base=await measure_kl(_sampled(result, policies[Role.CANDIDATE])) if measure_kl is not None else None,
         reading=reading,
-        narrowing=unseen_tickers(reading)
-        if reading is not None
+        narrowing=unseen_names(reading, replay.rules.unseen_names)
+        if reading is not None and replay is not None
         else rarest_states(windows, result.compared, base, plan.purposes),
     )
+    if replay is not None:
+        evaluation = replace(evaluation, measure=replay.rules.measure)
     await save(database, evaluation)
     return evaluation
 
 
+def _adapter_of(windows: Sequence[CheckedWindow]) -> AdapterReplay | None:
+    """A replay by the world's adapter, where it can read replies."""
+    world = next((window.world for window in windows), None)
+    return AdapterReplay(world) if world is not None and world.can_parse else None
+
+
 def _sampled(outcome: TrialResult, candidate: Contestant) -> list[SampledReplies]:
     """The candidate's replies as tokens, after what it was really shown."""
-    assert isinstance(candidate, ModelPolicy | LessonedPolicy)
+    assert isinstance(candidate, ModelPolicy | LessonedPolicy | PromptedPolicy)
     return [
         SampledReplies(candidate.messages_at(at.point), tuple(reply.token_ids for reply in at.replies[Role.CANDIDATE]))
         for at in outcome.compared
@@ -129,13 +145,16 @@ async def evaluation_windows(
     An embargo lies between, since an hour's outcome shows in the next. Windows that were consulted before are used
     only if there are no others, as the gate does not count them again; if the gate will not rule (``is_ruled_on``),
     the other way round. For an admission, windows that began when all of its lessons were known, and in which
-    somebody decided whom they are for.
+    somebody decided whom they are for. With prompts of ours, windows after
+    everything that any prompt was learnt on.
     """
     rules = window_rules(windows)
     rules = replace(rules, now=now or rules.now, lookback=max(windows.lookback, settings.eval_lookback))
     reader = WindowReader(database, rules)
     models = {candidate.model} if incumbent is None else {candidate.model, incumbent.model}
     trained = await last_trained(database.pool, models)
+    if candidate.prompt_version and (learnt := await learnt_until(database.pool)) is not None:
+        trained = learnt if trained is None else max(trained, learnt)
     consulted = await first_consulted(database.pool, candidate.model)
     later = [
         ref

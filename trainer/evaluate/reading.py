@@ -1,8 +1,8 @@
-"""The reading test of the simulated market: questions with a known answer, in four columns, and no judge.
+"""The reading test of a simulated world: questions with a known answer, in four columns, and no judge.
 
-Trained words, unseen words and unseen tickers are asked from ``trainer.world.questions``; the days after are the
-replies that the blind trial got in the evaluation's own windows. The questions and the seeds of the replies are the
-same in every evaluation, so that evaluating again changes nothing.
+Trained words, unseen words and unseen names (tickers, or places and items) are asked as the world's own rules say; the
+days after are the replies that the blind trial got in the evaluation's own windows. The questions and the seeds of the
+replies are the same in every evaluation, so that evaluating again changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from trainer.evaluate.simulated_replay import SimulatedReplay, follows_news
 from trainer.evidence import (
     DAYS_AFTER,
     TRAINED_WORDS,
-    UNSEEN_TICKERS,
     UNSEEN_WORDS,
     Narrowing,
     Reader,
@@ -33,10 +32,9 @@ from trainer.statistics.shares import paired_gain, share_interval
 from trainer.types import ChatModel
 from trainer.world.actions import MAX_REPLY_TOKENS
 from trainer.world.chance import bits, pick
-from trainer.world.headlines import direction_of
-from trainer.world.questions import COLUMNS, Question, questions
+from trainer.world.rules import AnyQuestion, WorldRules
 
-SHARES = {TRAINED_WORDS: 8, UNSEEN_WORDS: 1, UNSEEN_TICKERS: 2}
+_TRAINED, _UNSEEN, _NAMES = 8, 1, 2
 """A column gets one in so many of the questions: trained words decide nothing, validity needs fewer than direction."""
 
 _ASKED_TOGETHER = 32
@@ -55,14 +53,16 @@ class Mark:
     right: int
 
 
-async def ask(model: ChatModel, asked: Sequence[Question], temperature: float, samples: int, seed: int = 0) -> Replies:
+async def ask(
+    model: ChatModel, asked: Sequence[AnyQuestion], temperature: float, samples: int, seed: int = 0
+) -> Replies:
     """The replies of ``model`` at one temperature."""
     [replies] = await ask_at(model, asked, {temperature: samples}, seed)
     return replies
 
 
 async def ask_at(
-    model: ChatModel, asked: Sequence[Question], samples: Mapping[float, int], seed: int = 0
+    model: ChatModel, asked: Sequence[AnyQuestion], samples: Mapping[float, int], seed: int = 0
 ) -> list[Replies]:
     """The replies at each temperature, so many each, some questions at a time and all temperatures together."""
     found: dict[tuple[float, int], list[str]] = {}
@@ -80,7 +80,7 @@ async def ask_at(
     return [[found[temperature, place] for place in range(len(asked))] for temperature in samples]
 
 
-def _sharing_examples(asked: Sequence[Question]) -> Iterator[list[int]]:
+def _sharing_examples(asked: Sequence[AnyQuestion]) -> Iterator[list[int]]:
     """The places of questions with the same worked examples, which an engine reads once; like lengths together."""
     alike: dict[tuple[ChatMessage, ...], list[int]] = {}
     for place, question in enumerate(asked):
@@ -91,17 +91,17 @@ def _sharing_examples(asked: Sequence[Question]) -> Iterator[list[int]]:
         yield from (own[start : start + size] for start in range(0, len(own), size))
 
 
-def at_random(asked: Sequence[Question], seed: int = 0) -> Replies:
+def at_random(asked: Sequence[AnyQuestion], seed: int = 0) -> Replies:
     """Always valid, in a direction that a coin chooses."""
     return [[one.answer(pick((1, -1), seed, "coin", one.headline))] for one in asked]
 
 
-def as_read(asked: Sequence[Question]) -> Replies:
+def as_read(asked: Sequence[AnyQuestion]) -> Replies:
     """What a reader who knows all words answers."""
-    return [[one.answer(direction_of(one.headline, one.ticker))] for one in asked]
+    return [[one.answer(one.read())] for one in asked]
 
 
-def marked(asked: Sequence[Question], replies: Replies) -> list[Mark]:
+def marked(asked: Sequence[AnyQuestion], replies: Replies) -> list[Mark]:
     marks = []
     for question, own in zip(asked, replies, strict=True):
         taken = [question.taken(reply) for reply in own]
@@ -132,9 +132,9 @@ async def reading_test(
     number: int,
     say: Callable[[str], None],
 ) -> ReadingTest:
-    """Ask candidate and base model ``number`` questions with unseen words, and others; see ``SHARES``."""
+    """Ask candidate and base model ``number`` questions with unseen words, and others; see ``columns_of``."""
     marks: dict[tuple[Reader, str], list[Mark]] = {}
-    columns = {column: questions(-(-number // share), *COLUMNS[column]) for column, share in SHARES.items()}
+    columns = columns_of(replay.rules, number)
     asked = [question for own in columns.values() for question in own]
     heats = {0.0: 1} | ({temperature: 1} if temperature > 0 else {})
     for model, greedy, sampled in (
@@ -152,27 +152,36 @@ async def reading_test(
     return _result(marks, temperature)
 
 
+def columns_of(rules: WorldRules, number: int) -> dict[str, Sequence[AnyQuestion]]:
+    """What is asked: ``number`` questions with unseen words, fewer of the others."""
+    return {
+        TRAINED_WORDS: rules.questions(-(-number // _TRAINED), "trained", "trained"),
+        UNSEEN_WORDS: rules.questions(-(-number // _UNSEEN), "unseen", "trained"),
+        rules.unseen_names: rules.questions(-(-number // _NAMES), "trained", "unseen"),
+    }
+
+
 def _by_column(
-    reader: Reader, columns: Mapping[str, Sequence[Question]], replies: Replies
+    reader: Reader, columns: Mapping[str, Sequence[AnyQuestion]], replies: Replies
 ) -> dict[tuple[Reader, str], list[Mark]]:
     """The marks of replies to all columns, one after the other."""
     left = iter(replies)
     return {(reader, column): marked(own, list(islice(left, len(own)))) for column, own in columns.items()}
 
 
-def unseen_tickers(test: ReadingTest) -> Narrowing:
-    """Whether the candidate still gives valid replies about tickers that it was never trained on."""
+def unseen_names(test: ReadingTest, where: str) -> Narrowing:
+    """Whether the candidate still gives valid replies about names (the column ``where``) that it never trained on."""
 
     def valid(reader: Reader) -> float | None:
-        figures = test.of(reader, UNSEEN_TICKERS)
+        figures = test.of(reader, where)
         return figures.valid.mean if figures is not None and figures.valid is not None else None
 
     candidate, base = valid(Reader.CANDIDATE), valid(Reader.BASE)
-    asked = test.of(Reader.CANDIDATE, UNSEEN_TICKERS)
+    asked = test.of(Reader.CANDIDATE, where)
     if asked is None or candidate is None or base is None:
-        return Narrowing(UNSEEN_TICKERS, 0, None, None, "nothing was asked")
+        return Narrowing(where, 0, None, None, "nothing was asked")
     greedy = (valid(Reader.CANDIDATE_GREEDY), valid(Reader.BASE_GREEDY)) if test.temperature > 0 else (None, None)
-    return Narrowing(UNSEEN_TICKERS, asked.questions, candidate, base, "", *greedy)
+    return Narrowing(where, asked.questions, candidate, base, "", *greedy)
 
 
 def _result(marks: Mapping[tuple[Reader, str], Sequence[Mark]], temperature: float) -> ReadingTest:

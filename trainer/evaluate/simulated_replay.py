@@ -1,24 +1,22 @@
-"""Evaluation on the simulated market: the result of a reply, a script that reads, one that picks.
+"""Evaluation on a simulated world: the result of a reply, a script that reads, one that picks.
 
-The only place where evaluation uses the world. The planted truth stays there: a replay knows prices, not skill.
+The only place where evaluation uses the world. The planted truth stays there: a replay knows what happened, not skill.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from data_bridge.database import Database
 from trainer.evaluate.comparison import Contestant
 from trainer.evaluate.decision_points import DecisionPoint, Replayed
 from trainer.types import Completion
-from trainer.world.actions import Decision
-from trainer.world.agents import DEFAULT_EXPLORATION, Ask, ScriptedPolicy, readings, sized
+from trainer.world.agents import DEFAULT_EXPLORATION, Ask, ScriptedPolicy
 from trainer.world.chance import pick
-from trainer.world.exchange import fill_price
-from trainer.world.guard import check, judge_reply
-from trainer.world.record import action_of
 from trainer.world.replay import Moment, SimulatedWindow, decision_points, load_windows, score_reply
+from trainer.world.rules import WorldRules
 
 
 @dataclass(slots=True)
@@ -36,12 +34,16 @@ class SimulatedReplay:
         if moment is None:
             return None
         score = score_reply(moment, reply)
-        decision, error = judge_reply(reply, moment.seen, moment.book, moment.gain, moment.limits)
-        filled = decision is not None and decision.market and error is None
-        price = fill_price(decision, moment.tape.fills[moment.step]) if filled and decision is not None else None
+        decision, error = moment.read(reply)
+        result = moment.result(decision) if error is None else None
         hour = self.windows[point.window_id].hour()
-        action = action_of(decision, error, price, moment.book.stake, hour)
+        action = moment.rules.action(decision, error, result, moment.book, hour)
         return Replayed(action, score.pnl, is_valid=score.is_valid, is_blocked=score.is_blocked)
+
+    @property
+    def rules(self) -> WorldRules:
+        """Of the world that most of the windows were played in."""
+        return Counter(window.rules for window in self.windows.values()).most_common(1)[0][0]
 
     def moment(self, point: DecisionPoint) -> Moment | None:
         """The world's side of ``point``; None if its window is not simulated or its prompt has other text."""
@@ -60,7 +62,7 @@ class SimulatedReplay:
 
 @dataclass(frozen=True, slots=True)
 class NewsScript:
-    """A script that follows the news with the maximum stake: the baseline of the simulated market."""
+    """A script that follows the news: the baseline of a simulated world."""
 
     replay: SimulatedReplay
     name: str = "script that follows the news"
@@ -72,7 +74,15 @@ class NewsScript:
         script = ScriptedPolicy(skill=1.0)
         answers = [
             await script.answer(
-                Ask(moment.messages, moment.seen, None, DEFAULT_EXPLORATION, moment.limits, (seed, point.key, sample))
+                Ask(
+                    moment.messages,
+                    moment.seen,
+                    None,
+                    DEFAULT_EXPLORATION,
+                    moment.limits,
+                    (seed, point.key, sample),
+                    moment.rules,
+                )
             )
             for sample in range(samples)
         ]
@@ -95,23 +105,16 @@ class RandomScript:
         moment = self.replay.moment(point)
         if moment is None:
             return await self.otherwise.replies(point, samples=samples, temperature=temperature, seed=seed)
-        full = [sized(offer, moment.limits) for offer in moment.seen.offers]
-        smallest = [replace(decision, percent=min(1, decision.percent)) for decision in full]  # reduces any position
-        allowed = [own for sizes in (full, smallest) if (own := [one for one in sizes if _is_allowed(one, moment)])]
-        return [Completion(str(pick((allowed or [full])[0], seed, point.key, "random")), model=self.name)]
-
-
-def _is_allowed(decision: Decision, moment: Moment) -> bool:
-    return check(decision, moment.seen, moment.book, moment.gain, moment.limits) is None
+        allowed = moment.rules.allowed(moment.seen, moment.book, moment.gain, moment.limits)
+        return [Completion(str(pick(allowed, seed, point.key, "random")), model=self.name)]
 
 
 def follows_news(moment: Moment, reply: str) -> bool | None:
-    """Whether ``reply`` trades a market in the direction that its news points to; None if no news points anywhere."""
-    said = readings(moment.seen)
-    if not said:
+    """Whether ``reply`` does what its news points to; None if no news points anywhere."""
+    if not moment.rules.readings(moment.seen, moment.limits):
         return None
-    decision, error = judge_reply(reply, moment.seen, moment.book, moment.gain, moment.limits)
-    return decision is not None and error is None and said.get(decision.market) == decision.direction
+    decision, error = moment.read(reply)
+    return error is None and bool(moment.rules.follows(decision, moment.seen))
 
 
 async def load_replay(database: Database, window_ids: Iterable[str]) -> SimulatedReplay | None:

@@ -7,7 +7,7 @@ thread, the ``engine_loop``, which generates the replies of a ``wave`` together,
 prompts. ``policy`` is the model during training (``layout``: many replies in one sequence; ``head``: its output layer);
 ``rescoring`` asks it, and the checkpoint that sampled them, for the log-probabilities of logged replies; ``divergence``
 measures how far a checkpoint is from the base model. ``remembered`` keeps what the base model replied to questions that
-are always the same.
+are always the same. ``embedding`` turns texts into vectors: with ``minilm``, a process of its own, or at an endpoint.
 
 Importing ``chat_models`` loads no torch; the engine's thread does.
 """

@@ -72,11 +72,15 @@ class OrderNoise:
 
     Only the differences within a group are trained, so a shift of all its scores is left out. What is being asked for
     in order to measure it is announced, so that others wait for it instead of measuring as well.
+
+    ``frozen``: what is measured from now on does not count. Workers of one job all begin with the same numbers and keep
+    them, so that what is asked for does not depend on who judges what, and when.
     """
 
-    def __init__(self) -> None:
-        self._squares = 0.0
-        self._degrees = 0
+    def __init__(self, squares: float = 0.0, degrees: int = 0, *, frozen: bool = False) -> None:
+        self._squares = squares
+        self._degrees = degrees
+        self._is_frozen = frozen
         self._announced = 0
         self._settled = 0
         self._seen: set[str] = set()
@@ -88,17 +92,22 @@ class OrderNoise:
         return math.sqrt(self._squares / self._degrees) if self._degrees >= MIN_DEGREES else None
 
     @property
+    def measured(self) -> tuple[float, int]:
+        """The sum of squares and its degrees of freedom, for a copy."""
+        return self._squares, self._degrees
+
+    @property
     def is_enough(self) -> bool:
-        return self._degrees >= ENOUGH_DEGREES
+        return self._is_frozen or self._degrees >= ENOUGH_DEGREES
 
     @property
     def is_under_way(self) -> bool:
         """Whether it will be known when what was announced has come."""
-        return self._degrees + self._announced - self._settled >= MIN_DEGREES
+        return not self._is_frozen and self._degrees + self._announced - self._settled >= MIN_DEGREES
 
     def add(self, verdict_key: str, first: Sequence[float], second: Sequence[float]) -> None:
         """The scores of one group in two orders; a group counts once."""
-        if verdict_key in self._seen or len(first) < 2:
+        if self._is_frozen or verdict_key in self._seen or len(first) < 2:
             return
         self._seen.add(verdict_key)
         moves = [one - other for one, other in zip(first, second, strict=True)]

@@ -139,7 +139,15 @@ class Dialect:
 class Endpoint:
     """The judge's model at its endpoint. Remembers which dialect it speaks."""
 
-    def __init__(self, model: str, base_url: str | None, api_key: str, timeout: timedelta, reply_tokens: int) -> None:
+    def __init__(
+        self,
+        model: str,
+        base_url: str | None,
+        api_key: str,
+        timeout: timedelta,
+        reply_tokens: int,
+        structure: Structure = Structure.JSON_SCHEMA,
+    ) -> None:
         import httpx
         from openai import AsyncOpenAI, DefaultAioHttpClient
 
@@ -163,7 +171,7 @@ class Endpoint:
                 f"The judge's client cannot be created ({redact(str(error))}): "
                 "check JUDGE_BASE_URL, SSL_CERT_FILE and the proxy variables."
             ) from error
-        self._dialect = Dialect()
+        self._dialect = Dialect(structure)
         self._understood: set[Dialect] = set()
 
     @property

@@ -87,9 +87,14 @@ class CostEstimate:
 
 def uses_llm(settings: JudgePriceSettings) -> bool:
     """Whether these settings select the LLM judge; ``auto`` selects it when a model is set."""
-    if settings.judge not in ("auto", "llm", "outcome"):
-        raise ConfigurationError(f"--judge must be outcome, llm or auto, not {settings.judge!r}.")
+    if settings.judge not in ("auto", "llm", "outcome", "reward"):
+        raise ConfigurationError(f"--judge must be outcome, reward, llm or auto, not {settings.judge!r}.")
     return settings.judge == "llm" or (settings.judge == "auto" and settings.judge_model is not None)
+
+
+def uses_reward(settings: JudgePriceSettings) -> bool:
+    """Whether these settings select the judge by results; in a world that is no market ``auto`` is this one."""
+    return settings.judge == "reward"
 
 
 def price_of(settings: JudgePriceSettings) -> Price | None:

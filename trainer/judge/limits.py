@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from trainer.ledger.shared_budget import JobBudget
+
 
 class Limiter:
     """Additive increase, multiplicative decrease, as in TCP: one more slot per full round of answers, half on "busy".
@@ -115,6 +117,27 @@ class Budget:
     async def _tell_waiting(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+class SharedBudget(Budget):
+    """A ceiling that this process shares with the job's other workers, on any host: the ledger keeps it."""
+
+    def __init__(self, ceiling: float, ledger: JobBudget) -> None:
+        super().__init__(ceiling)
+        self._ledger = ledger
+        self._told = 0.0
+
+    @asynccontextmanager
+    async def set_aside(self, worst_case: float) -> AsyncIterator[None]:
+        if self._exhausted or not await self._ledger.set_aside(worst_case):
+            self._exhausted = True
+            raise OverBudget
+        try:
+            yield
+        finally:
+            # A failed call is paid for after this: it is told with the next one, and is small beside what is set aside.
+            paid, self._told = self.spent - self._told, self.spent
+            await asyncio.shield(self._ledger.settle(worst_case, paid))
 
 
 @dataclass(frozen=True, slots=True)

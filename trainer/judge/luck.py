@@ -11,22 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes
-from data_bridge.stakes import net_stakes, readings_of
-
-_UNSIZED = 0.1  # the share of the balance that a stake counts for if its decision names none
-
-
-def side_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> int | None:
-    """1 if its decisions made money by the game's prices, -1 if they lost some, 0 if neither; None if unknown."""
-    profit = trajectory.replayed_pnl
-    if profit is None:
-        stakes = net_stakes(readings_of(trajectory.actions, outcomes), _UNSIZED)
-        if stakes is None:
-            return None
-        profit = sum((stake.share or 0.0) * stake.gain for stake in stakes)
-    return (profit > 0) - (profit < 0)
-
 
 def corrected(blind: Sequence[float], corrections: Sequence[float], sides: Sequence[int | None]) -> list[float]:
     """The scores that are trained, in the order of the members."""

@@ -21,7 +21,7 @@ from statistics import fmean
 import msgspec
 
 from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes
-from data_bridge.quality import Reason, exclusion_of
+from data_bridge.quality import Measurable, Reason, exclusion_of
 from data_bridge.stakes import Deed, net_stakes, readings_of
 from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import decides, view_of
@@ -87,29 +87,36 @@ class OutcomeJudge:
             Verdict(member.trajectory_id, score, 0.0, _explain(assessment), steps=own)
             for (member, assessment), score, own in zip(known, whole, steps, strict=True)
         )
-        key = await self._store(judged, verdicts)
+        key = await store_verdicts(self.store, self.identity, judged, verdicts, self.purposes)
         self.usage.count_group(cached=False)
         return JudgedGroup(judged, verdicts, self.identity, key, left_out=left_out)
 
-    async def _store(self, group: Group, verdicts: Sequence[Verdict]) -> str:
-        """Keep the verdicts for the lineage; returns their key."""
-        view = view_of(group, self.purposes)
-        key = view.key(self.identity)
-        if self.store is not None:
-            by_id = {verdict.trajectory_id: verdict for verdict in verdicts}
-            scored = tuple(
-                JudgedTrajectory(
-                    shown.digest, verdict.trajectory_id, verdict.score, verdict.explanation, steps=verdict.steps
-                )
-                for shown in view.trajectories
-                for verdict in [by_id[shown.trajectory.trajectory_id]]
-            )
-            question = JudgeQuestion(key, 0, group.window_id, group.group_id, self.identity)
-            await self.store.store(question, Judgement(scored, prompt_hash=""))
-        return key
-
     async def close(self) -> None:
         return
+
+
+async def store_verdicts(
+    store: VerdictStore | None,
+    identity: JudgeIdentity,
+    group: Group,
+    verdicts: Sequence[Verdict],
+    purposes: tuple[str, ...],
+) -> str:
+    """Keep the verdicts of a judge that computes, for the lineage; returns their key."""
+    view = view_of(group, purposes)
+    key = view.key(identity)
+    if store is not None:
+        by_id = {verdict.trajectory_id: verdict for verdict in verdicts}
+        scored = tuple(
+            JudgedTrajectory(
+                shown.digest, verdict.trajectory_id, verdict.score, verdict.explanation, steps=verdict.steps
+            )
+            for shown in view.trajectories
+            for verdict in [by_id[shown.trajectory.trajectory_id]]
+        )
+        question = JudgeQuestion(key, 0, group.window_id, group.group_id, identity)
+        await store.store(question, Judgement(scored, prompt_hash=""))
+    return key
 
 
 def scores_of_decisions(group: Group) -> list[tuple[float, ...]]:
@@ -158,17 +165,27 @@ def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment 
     return assessment if math.isfinite(assessment.utility / RESOLUTION) else None
 
 
+MEASURED_BY_OUTCOME = Measurable(
+    lambda trajectory, outcomes, _: assess(trajectory, outcomes) is not None,
+    Reason.NO_PNL,
+    "what it earned in the window follows neither from its trades nor its accounts",
+    "whose profit is known",
+)
+
+
 def scores(assessed: Sequence[Assessment]) -> list[float]:
     """Each one's rank among those with a valid decision, scaled by its share of valid ones."""
     levels = [round(assessment.utility / RESOLUTION) for assessment in assessed]
     ranked = [level for level, assessment in zip(levels, assessed, strict=True) if assessment.valid_share > 0]
     return [
-        assessment.valid_share * (FLOOR + (1 - FLOOR) * _place(level, ranked)) if assessment.valid_share > 0 else 0.0
+        assessment.valid_share * (FLOOR + (1 - FLOOR) * place_among(level, ranked))
+        if assessment.valid_share > 0
+        else 0.0
         for level, assessment in zip(levels, assessed, strict=True)
     ]
 
 
-def _place(level: int, ranked: Sequence[int]) -> float:
+def place_among(level: int, ranked: Sequence[int]) -> float:
     """From 0 (below all others) to 1 (above all others); ties share the mean of their ranks."""
     if len(ranked) == 1:
         return 0.5

@@ -27,7 +27,7 @@ from trainer.judge.adaptive import OrderRule
 from trainer.judge.calls import Bill, PaidCalls
 from trainer.judge.client import Endpoint
 from trainer.judge.limits import Budget, Limiter
-from trainer.judge.luck import corrected, side_of
+from trainer.judge.luck import corrected
 from trainer.judge.offenders import AtFault, Members, NoVerdict, Search, Unanswered
 from trainer.judge.prompt import FittedGroup, OverContext, Rubric, fit, orders
 from trainer.judge.reply import BadReply, Score, parse
@@ -350,7 +350,7 @@ def _scored(
     before = [blind[one.trajectory_id].score for one in one_pass]
     decisions = [blind[one.trajectory_id].steps for one in one_pass]
     corrections = [score.correction or 0.0 for score in scores]
-    sides = [side_of(shown.trajectory, view.group.outcomes) for shown in view.trajectories]
+    sides = [view.group.world.side_of(shown.trajectory, view.group.outcomes) for shown in view.trajectories]
     return tuple(
         replace(
             one,

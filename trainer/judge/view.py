@@ -13,17 +13,14 @@ is shown, whole and character by character.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from data_bridge.models import DECISIONS, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step, StockOutcome
-from data_bridge.stakes import Deed, claimed_price, net_stakes, read_action, readings_of
+from data_bridge.models import DECISIONS, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step
+from data_bridge.worlds.world import World, brief
 from trainer.judge.text import clean, encode, encode_exactly
 from trainer.types import Group, JudgeIdentity
-
-NEWS_SHOWN = 12
-"""Maximum number of headlines per stock in the ground truth, the earliest first."""
 
 _MAX_CLAIM = 1e15  # a claimed figure beyond this is as meaningless as NaN
 
@@ -88,6 +85,8 @@ class GroupView:
         parts = [view.digest for view in self.trajectories]
         parts += [_digest(self.ground_truth), identity.judge, identity.rubric, identity.rubric_version]
         parts += [identity.prompt_version, purpose]
+        parts += [f"world {self.group.world.version}"] if self.group.world.version else []
+        parts += [f"{self.group.hours} hours"] if self.group.hours != 1 else []
         return _digest("\x1f".join(parts))
 
 
@@ -102,7 +101,7 @@ def view_of(
     blind = None
     if passes > 1:
         blind = _group_view(group, purposes, "", MarketOutcomes(), is_blind=True, numbered=numbered)
-    truth = encode(_ground_truth(group))
+    truth = encode(group.world.shown_facts(group.window_id, group.trajectories, group.outcomes))
     view = _group_view(group, purposes, truth, group.outcomes, is_blind=False, numbered=numbered)
     return replace(view, blind=blind)
 
@@ -111,7 +110,8 @@ def _group_view(
     group: Group, purposes: Collection[str], truth: str, outcomes: MarketOutcomes, *, is_blind: bool, numbered: bool
 ) -> GroupView:
     views = [
-        _trajectory_view(one, outcomes, purposes, is_blind=is_blind, numbered=numbered) for one in group.trajectories
+        _trajectory_view(one, outcomes, group.world, purposes, is_blind=is_blind, numbered=numbered)
+        for one in group.trajectories
     ]
     views.sort(key=lambda view: (view.digest, view.trajectory.trajectory_id))
     return GroupView(group=group, ground_truth=truth, trajectories=tuple(views))
@@ -128,19 +128,21 @@ def _calls_shown(step: Step, purposes: Collection[str]) -> list[LLMCall]:
 
 
 def _trajectory_view(
-    trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str], *, is_blind: bool, numbered: bool
+    trajectory: AgentTrajectory,
+    outcomes: MarketOutcomes,
+    world: World,
+    purposes: Collection[str],
+    *,
+    is_blind: bool,
+    numbered: bool,
 ) -> TrajectoryView:
     fields: dict[str, list[str]] = {}
-    books = {"starting_balance": trajectory.starting_balance}
-    if trajectory.replayed_pnl is None and not is_blind:
-        books["profit_in_this_window"] = trajectory.window_pnl
-        books["profit_percent_of_balance"] = _percent(trajectory.window_pnl, trajectory.starting_balance)
-    fields["claimed"] = [_claims(books)]
-    result = {} if is_blind else _result(trajectory, outcomes)
+    fields["claimed"] = [_claims(world.claims(trajectory, is_blind=is_blind))]
+    result = {} if is_blind else world.result(trajectory, outcomes)
     if result:
         fields["result"] = [encode(result)]
     steps = [
-        _step_fields(step, trajectory, outcomes, purposes, is_blind=is_blind)
+        _step_fields(step, trajectory, outcomes, world, purposes, is_blind=is_blind)
         for step in trajectory.steps
         if decides(step)
     ]
@@ -158,48 +160,32 @@ def _trajectory_view(
     view = TrajectoryView(trajectory, tuple(texts), tuple("".join(parts) for parts in around), "", "", "")
     whole = view.shown(texts)
     digest = _digest(f"{trajectory.content_hash}\x1f{whole}")
-    return replace(view, whole=whole, digest=digest, deed=_deed(trajectory, outcomes, fields, steps, whole))
+    return replace(
+        view, whole=whole, digest=digest, deed=_deed(world.rests_on_claims(trajectory, outcomes), fields, steps, whole)
+    )
 
 
 def _deed(
-    trajectory: AgentTrajectory,
-    outcomes: MarketOutcomes,
+    rests_on_claims: bool,
     fields: dict[str, list[str]],
     steps: Sequence[dict[str, list[str]]],
     whole: str,
 ) -> str:
-    """What is left without the claims. An amount of money is another decision for another balance: then all counts."""
-    readings = readings_of(trajectory.actions, outcomes)
-    if any(reading.stake is not None and reading.stake.share is None for reading in readings):
+    """What is left without the claims, unless the decision rests on them: then all counts."""
+    if rests_on_claims:
         return _digest(whole)
     bare = [_object({name: value for name, value in step.items() if name != "claimed"}) for step in steps]
     return _digest("".join([*fields.get("result", ()), *_joined(bare)]))
 
 
-def _result(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> dict[str, float]:
-    """What the hour earned by the game's own prices, where that follows from the decisions alone."""
-    if trajectory.replayed_pnl is not None:
-        share = _percent(trajectory.replayed_pnl, trajectory.starting_balance)
-        return {"profit_in_this_window": trajectory.replayed_pnl} | (
-            {} if share is None else {"profit_percent_of_balance": share}
-        )
-    readings = readings_of(trajectory.actions, outcomes)
-    if not all(reading.deed in (Deed.STAKE, Deed.NO_TRADE, Deed.FAILED) for reading in readings):
-        return {}
-    stakes = [reading.stake for reading in readings if reading.stake is not None]
-    if not stakes or any(stake.is_bet or stake.share is None for stake in stakes):
-        return {}
-    held = net_stakes(readings, unsized=0.0) or []
-    return {"profit_percent_of_balance": 100 * sum((stake.share or 0.0) * stake.gain for stake in held)}
-
-
-def _percent(money: float | None, balance: float | None) -> float | None:
-    """A profit as a share of the balance: dollars alone say who is rich. Replies to one decision have one balance."""
-    return None if money is None or balance is None or balance <= 0 else 100 * money / balance
-
-
 def _step_fields(
-    step: Step, trajectory: AgentTrajectory, outcomes: MarketOutcomes, purposes: Collection[str], *, is_blind: bool
+    step: Step,
+    trajectory: AgentTrajectory,
+    outcomes: MarketOutcomes,
+    world: World,
+    purposes: Collection[str],
+    *,
+    is_blind: bool,
 ) -> dict[str, list[str]]:
     fields: dict[str, list[str]] = {}
     calls = _calls_shown(step, purposes)
@@ -209,9 +195,7 @@ def _step_fields(
     if "saw" in heard:
         fields["saw"] = heard["saw"]
     action = step.action
-    state: dict[str, float | None] = {"balance": step.state.balance, "open_positions": step.state.open_positions}
-    if action is not None and trajectory.replayed_pnl is None:
-        state["price"] = claimed_price(action)
+    state = world.step_claims(step, trajectory, is_blind=is_blind)
     if any(figure is not None for figure in state.values()):
         fields["claimed"] = [_claims(state)]
     given = [action.reasoning if action else None, step.reasoning, *(call.reasoning for call in calls[-1:])]
@@ -227,7 +211,7 @@ def _step_fields(
         fields["failed"] = [encode("no action came of it")]
     elif action.failure is not None:
         fields["failed"] = [encode(action.failure)]
-    elif not is_blind and (result := read_action(action, outcomes).result) is not None:
+    elif not is_blind and (result := world.step_result(step, trajectory, outcomes)) is not None:
         fields["result"] = [encode(result)]
     return fields
 
@@ -243,9 +227,17 @@ def _call_fields(call: LLMCall) -> dict[str, list[str]]:
     return fields
 
 
-def _claims(figures: dict[str, float | None]) -> str:
-    known = {name: figure for name, figure in figures.items() if figure is not None}
-    return encode({name: figure if abs(figure) <= _MAX_CLAIM else "absurd" for name, figure in known.items()})
+def _claims(figures: Mapping[str, Any]) -> str:
+    return encode({name: _claim(figure) for name, figure in figures.items() if figure is not None})
+
+
+def _claim(figure: object) -> object:
+    """A figure as claimed; a text or a structure in brief."""
+    if isinstance(figure, bool):
+        return figure
+    if isinstance(figure, int | float):
+        return figure if abs(figure) <= _MAX_CLAIM else "absurd"
+    return clean(brief(figure))
 
 
 def _object(fields: dict[str, list[str]]) -> list[str]:
@@ -270,42 +262,6 @@ def _text_of(message: ChatMessage) -> str:
         return message.content
     parts = message.content or []
     return "\n".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in parts)
-
-
-def _ground_truth(group: Group) -> dict[str, Any]:
-    """What really happened, from the game's tables alone: nothing of a trajectory comes in here."""
-    outcomes = group.outcomes
-    truth: dict[str, Any] = {
-        "window": group.window_id,
-        "stocks": [_stock(stock) for stock in outcomes.stocks],
-        "predictions": [
-            {
-                "market": market.market_id,
-                "question": market.question,
-                "resolved": market.outcome or "not resolved",
-                "final_probability": market.final_probability,
-            }
-            for market in outcomes.predictions
-        ],
-    }
-    return {name: part for name, part in truth.items() if part}
-
-
-def _stock(stock: StockOutcome) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "ticker": stock.ticker,
-        "start": stock.start_price,
-        "end": stock.end_price,
-        "change_percent": stock.change_percent,
-    }
-    if stock.news:
-        shown["news"] = [
-            {"at": event.timestamp.strftime("%H:%M") if event.timestamp else None, "headline": event.headline}
-            for event in stock.news[:NEWS_SHOWN]
-        ]
-    if len(stock.news) > NEWS_SHOWN:
-        shown["headlines_left_out"] = len(stock.news) - NEWS_SHOWN
-    return shown
 
 
 def _digest(text: str) -> str:

@@ -270,11 +270,11 @@ class Together(Generic[Q, A]):
 class PostgresVerdicts:
     """``hindsight.verdicts``, ``judge_calls`` and ``verdict_claims``. Created by ``open_verdicts``."""
 
-    def __init__(self, database: Database, run_id: str, lease: timedelta = LEASE) -> None:
+    def __init__(self, database: Database, run_id: str, lease: timedelta = LEASE, holder: str | None = None) -> None:
         self._pool = database.pool
         self._run_id = run_id
         self._lease = lease
-        self._holder = f"{run_id}/{uuid.uuid4().hex}"
+        self._holder = holder or f"{run_id}/{uuid.uuid4().hex}"
         self._held: set[tuple[str, int]] = set()
         self._loads = Together(self._load_all)
         self._refusals = Together(self._unanswered_all)
@@ -380,9 +380,11 @@ async def release_claims_of_dead(database: Database, run_id: str) -> None:
 
 
 @asynccontextmanager
-async def open_verdicts(database: Database, run_id: str, lease: timedelta = LEASE) -> AsyncIterator[PostgresVerdicts]:
+async def open_verdicts(
+    database: Database, run_id: str, lease: timedelta = LEASE, holder: str | None = None
+) -> AsyncIterator[PostgresVerdicts]:
     """The store of one run, which renews its claims while it is open."""
-    verdicts = PostgresVerdicts(database, run_id, lease)
+    verdicts = PostgresVerdicts(database, run_id, lease, holder)
     renewal = asyncio.create_task(verdicts.keep_claims(), name="keep verdict claims")
     try:
         yield verdicts

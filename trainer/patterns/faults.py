@@ -19,9 +19,10 @@ CODES = frozenset(
     {
         *("empty_reply", "not_one_line", "unreadable"),
         *("not_offered", "unknown_market", "order_limit", "no_balance", "loss_limit", "position_limit", "over_balance"),
+        *("unknown_errand", "no_coins"),
     }
 )
-"""Reasons that the simulated market gives: those of its parser, and the blocks of its guard. A closed list, since a
+"""Reasons that the simulated worlds give: those of their parsers, and the blocks of their guards. A closed list: a
 name that an agent can invent would be a pattern of its own."""
 NO_ACTION = "no_action"
 """A model was asked and nothing was done."""

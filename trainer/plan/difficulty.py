@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from data_bridge.survey import WindowSummary
+from data_bridge.survey_types import WindowSummary
 from trainer.statistics.curriculum import Arm, Result
 
 EASY, MIDDLE, HARD = Arm("easy", 1 / 6), Arm("middle", 1 / 2), Arm("hard", 5 / 6)

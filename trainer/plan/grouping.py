@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 from trainer.config.sections import DropoutSettings, GroupingSettings
 from trainer.types import MIN_GROUP, Group
 
@@ -53,9 +55,11 @@ class Grouped:
 def form_groups(checked: CheckedWindow, settings: GroupingSettings, seed: int) -> Grouped:
     """Groups of at most ``max_group``; their sizes differ by at most one, and an agent is at most once in each."""
     window = checked.window
-    parts = partition(checked.usable, settings, seed)
+    parts = partition(checked.usable, settings, seed, checked.world)
     groups = tuple(
-        Group(group_id(window.window_id, number), window.window_id, members, window.outcomes)
+        Group(
+            group_id(window.window_id, number), window.window_id, members, window.outcomes, checked.world, window.hours
+        )
         for number, members in enumerate(parts.groups, start=1)
     )
     excluded = tuple(
@@ -68,9 +72,12 @@ def group_id(window_id: str, number: int) -> str:
     return f"{window_id}/{number}"
 
 
-def partition(members: Sequence[C], settings: GroupingSettings, seed: int) -> Partition[C]:
-    """Split ``members`` of one window into comparable groups."""
-    pools = _pools(members, settings) if settings.grouping == "matched" else [list(members)]
+def partition(members: Sequence[C], settings: GroupingSettings, seed: int, world: World = MARKET) -> Partition[C]:
+    """Split ``members`` of one window into comparable groups; a world may keep roles apart."""
+    if settings.grouping == "matched":
+        pools = _pools(members, settings)
+    else:
+        pools = _by_role(members) if world.roles == "apart" else [list(members)]
     groups: list[tuple[C, ...]] = []
     left_out: list[tuple[C, Reason]] = []
     for pool in pools:
@@ -85,13 +92,17 @@ def shuffle_key(seed: int, text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16, salt=(seed % 2**128).to_bytes(16, "big")).digest()
 
 
+def _by_role(members: Sequence[C]) -> list[list[C]]:
+    found: dict[str, list[C]] = defaultdict(list)
+    for member in members:
+        found[member.role or ""].append(member)
+    return [own for _, own in sorted(found.items())]
+
+
 def _pools(members: Sequence[C], settings: GroupingSettings) -> list[list[C]]:
     """Members of one role whose balances are within ``match_ratio`` of the smallest; unknown ones together."""
-    by_role: dict[str, list[C]] = defaultdict(list)
-    for member in members:
-        by_role[member.role or ""].append(member)
     pools: list[list[C]] = []
-    for _, same_role in sorted(by_role.items()):
+    for same_role in _by_role(members):
         balances = [(member, member.starting_balance) for member in same_role]
         unknown = [member for member, balance in balances if balance is None]
         known = [(balance, member.trajectory_id, member) for member, balance in balances if balance is not None]

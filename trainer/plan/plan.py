@@ -16,10 +16,13 @@ from data_bridge.database import Database
 from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
 from data_bridge.models import AgentTrajectory
-from data_bridge.quality import CheckedWindow, Exclusion, Measured, Reason, Rules
+from data_bridge.quality import CheckedWindow, Exclusion, Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
-from data_bridge.survey import Survey, UsableTrajectory, WindowSummary, survey
+from data_bridge.survey import Survey, survey
+from data_bridge.survey_types import UsableTrajectory, WindowSummary
 from data_bridge.window_ids import start_of
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 from trainer.config.sections import HeldOutSettings, PlanSettings
 from trainer.config.settings import written_duration
 from trainer.ledger.evaluations import first_consulted, unreached_among
@@ -79,7 +82,7 @@ async def survey_log(
     database: Database,
     rules: Rules,
     purposes: Collection[str],
-    is_measured: Measured | None,
+    is_measured: Measurable | None,
     *,
     model: str,
     has_ledger: bool = True,
@@ -149,7 +152,7 @@ async def look_ahead(
     enough = [window for window in remaining if len(window.usable) >= reader.rules.min_agents]
     before = {*known, *(window_id for window_id, _ in trained.values())}
     kept_back = NOTHING_HELD_OUT if held_out is None else hold_out(enough, consulted, held_out, trained=before)
-    plan = make_plan(enough, rate, seed, kept_back)
+    plan = make_plan(enough, rate, seed, kept_back, reader.rules.world)
     plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
     windows = in_training_order((*open_windows, *plan.windows), seed)
     rows = {one.trajectory_id: one for window in surveyed.windows for one in window.usable}
@@ -230,7 +233,11 @@ class SurveyedWindow(Protocol):
 
 
 def make_plan(
-    windows: Iterable[SurveyedWindow], settings: PlanSettings, seed: int, held_out: HoldOut = NOTHING_HELD_OUT
+    windows: Iterable[SurveyedWindow],
+    settings: PlanSettings,
+    seed: int,
+    held_out: HoldOut = NOTHING_HELD_OUT,
+    world: World = MARKET,
 ) -> RunPlan:
     """Group every window that is not held out, then apply the dropout that follows from the totals."""
     formed: list[tuple[SurveyedWindow, list[tuple[str, tuple[Comparable, ...]]]]] = []
@@ -241,7 +248,7 @@ def make_plan(
             why = held_out.reasons[window.window_id]
             excluded += [Exclusion(one.trajectory_id, one.agent_id, window.window_id, *why) for one in window.usable]
             continue
-        parts = partition(window.usable, settings, seed)
+        parts = partition(window.usable, settings, seed, world)
         groups = [(group_id(window.window_id, number), own) for number, own in enumerate(parts.groups, start=1)]
         formed.append((window, groups))
         members += [Droppable(one.trajectory_id, one.agent_id, name) for name, own in groups for one in own]
@@ -289,7 +296,8 @@ def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -
     for plan in planned.groups:
         members = tuple(readable[name] for name in plan.trajectory_ids if name in readable)
         if len(members) >= MIN_GROUP:
-            groups.append(Group(plan.group_id, planned.window_id, members, checked.window.outcomes))
+            truth = (checked.window.outcomes, checked.world, checked.window.hours)
+            groups.append(Group(plan.group_id, planned.window_id, members, *truth))
         else:
             excluded += [
                 Exclusion(one.trajectory_id, one.agent_id, planned.window_id, Reason.NO_COMPARABLE_PEER)

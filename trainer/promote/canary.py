@@ -23,6 +23,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from data_bridge.agent_prompts import AgentTemplate, prompts_used
 from data_bridge.database import Database
 from data_bridge.lesson_prompts import lessons_in, policy_named
 from data_bridge.lookup import agents_of, read_trajectories
@@ -30,6 +31,7 @@ from data_bridge.models import AgentTrajectory, Author
 from data_bridge.quality import Rules
 from data_bridge.window_ids import start_of, window_of
 from trainer.evidence import Interval
+from trainer.ledger.prompts import prompts_of
 from trainer.ledger.releases import Promotion, canary_agents_of, running_canaries, running_canary
 from trainer.ledger.scores import JudgedScore, judged_scores
 from trainer.progress import counted
@@ -176,11 +178,14 @@ async def evidence_of(database: Database, trial: Promotion, now: datetime) -> Ca
     owners = await agents_of(database, [one.trajectory_id for one in scores])
     agents = _by_agent(scores, owners, after)
     canary = await canary_agents_of(database.pool, trial)
+    templates = [one.template for one in (await prompts_of(database.pool, trial.prompt_version)).values()]
     theirs = [one.trajectory_id for name in canary if name in agents for one in agents[name].since.values()]
     tried = {
         trajectory.trajectory_id
         async for trajectory in read_trajectories(database, theirs, Rules().max_bytes)
-        if used(trajectory, trial.checkpoint) and was_shown(trajectory, trial.lessons_policy)
+        if used(trajectory, trial.checkpoint)
+        and was_shown(trajectory, trial.lessons_policy)
+        and was_prompted(trajectory, templates)
     }
     return _arranged(agents, canary, tried)
 
@@ -247,6 +252,11 @@ def was_shown(trajectory: AgentTrajectory, lessons_policy: str) -> bool:
     policy = policy_named(lessons_policy)
     shown = [len(lessons_in(call.chat())) for call in trajectory.llm_calls]
     return not any(shown) if policy is None else any(shown) and max(shown) <= policy.number
+
+
+def was_prompted(trajectory: AgentTrajectory, templates: Sequence[AgentTemplate]) -> bool:
+    """Whether its calls began with one of these prompts, by their messages; without any, nothing is asked."""
+    return not templates or None not in prompts_used(trajectory, templates)
 
 
 # What follows

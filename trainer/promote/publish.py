@@ -66,7 +66,9 @@ async def publish(
     now = await clock(database, None) if canary is not None else None
     async with releases.one_promotion_at_a_time(database) as connection:
         _check_files(checkpoint)
-        check_canary(checkpoint.backend, canary)
+        used = await releases.in_state(connection, model, PromotionState.SERVING)
+        if used is None or used.release.checkpoint != checkpoint:  # else prompts and lessons, by the agent's id
+            check_canary(checkpoint.backend, canary)
         if evaluation is not None and not forced:
             await _check_incumbent(connection, evaluation)
         if canary is None:
@@ -253,6 +255,8 @@ async def _offered(connection: Connection, promotion: Promotion, evaluation: Eva
             "errorRate": candidate.error_rate.mean,
             "pnl": candidate.pnl.mean if candidate.pnl is not None else None,
         }
+    if promotion.prompt_version:
+        metrics["promptVersion"] = promotion.prompt_version
     if promotion.lessons_policy:
         metrics["lessonsPolicy"] = promotion.lessons_policy
     return OfferedModel(

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import page_text, redacted
 from trainer.evidence import (
-    QUESTION_COLUMNS,
     Comparison,
     Evaluation,
     ExampleDecision,
@@ -98,7 +97,7 @@ def render(facts: RunFacts) -> str:
         policies=_policies(evaluation) if evaluation else [],
         figures=figures_table(evaluation) if evaluation else [],
         reading=reading_table(evaluation.reading) if evaluation and evaluation.reading else [],
-        columns=QUESTION_COLUMNS,
+        columns=() if evaluation is None or evaluation.reading is None else evaluation.reading.columns,
         evaluation_pictures=list(pictures.evaluation_pictures(evaluation)) if evaluation else [],
         day_pictures=list(pictures.day_pictures(facts)),
         training_pictures=list(pictures.training_pictures(facts)),
@@ -142,10 +141,10 @@ def figures_table(evaluation: Evaluation) -> list[FigureRow]:
     compared = [evaluation.against(figures.role) for figures in policies]
     own: Sequence[tuple[str, Callable[[PolicyFigures], Interval | None], bool]] = (
         ("judge's score", lambda figures: figures.score, False),
-        ("P&L per decision", lambda figures: figures.pnl, False),
+        (f"{evaluation.measure} per decision", lambda figures: figures.pnl, False),
         ("valid actions", lambda figures: figures.valid_rate, True),
         ("score of the valid ones", lambda figures: figures.score_if_valid, False),
-        ("P&L of the valid ones", lambda figures: figures.pnl_if_valid, False),
+        (f"{evaluation.measure} of the valid ones", lambda figures: figures.pnl_if_valid, False),
         ("error rate", lambda figures: figures.error_rate, True),
         ("stopped by the guard", lambda figures: figures.blocked_rate, True),
         ("characters per reply", lambda figures: figures.reply_length, False),
@@ -153,7 +152,7 @@ def figures_table(evaluation: Evaluation) -> list[FigureRow]:
     paired: Sequence[tuple[str, Callable[[Comparison], Interval | None], bool]] = (
         ("candidate's gain over it", lambda comparison: comparison.score_difference, False),
         ("candidate wins", lambda comparison: comparison.win_rate, True),
-        ("candidate's P&L over it", lambda comparison: comparison.pnl_difference, False),
+        (f"candidate's {evaluation.measure} over it", lambda comparison: comparison.pnl_difference, False),
     )
     rows = [FigureRow(name, tuple(_cell(of(one), percent) for one in policies)) for name, of, percent in own]
     rows += [
@@ -175,7 +174,7 @@ def reading_table(test: ReadingTest) -> list[FigureRow]:
             f"{reader.value}: {name}",
             tuple(
                 Cell(_NONE) if (figures := test.of(reader, column)) is None else _cell(of(figures), percent=True)
-                for column in QUESTION_COLUMNS
+                for column in test.columns
             ),
         )
         for reader in Reader

@@ -50,7 +50,7 @@ def gate_picture(facts: RunFacts) -> Picture | None:
 def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
     measured: Sequence[tuple[str, str, bool]] = (
         ("Judge's score", "score", False),
-        ("Realised P&L per decision", "pnl", False),
+        (f"Realised {evaluation.measure} per decision", "pnl", False),
         ("Error rate (lower is better)", "error_rate", True),
     )
     for title, name, percent in measured:
@@ -82,9 +82,9 @@ def evaluation_pictures(evaluation: Evaluation) -> Iterator[Picture]:
         if role in window.pnl
     ]
     if points:
-        title = "Judge's score against P&L, held-out windows"
+        title = f"Judge's score against {evaluation.measure}, held-out windows"
         note = f"One dot per window and policy.{_correlation(evaluation.score_pnl_correlation, 'all replies')}"
-        yield Picture(title, charts.scatter(title, points, "P&L", "score"), note)
+        yield Picture(title, charts.scatter(title, points, evaluation.measure, "score"), note)
 
 
 _CURVES: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
@@ -136,8 +136,9 @@ def day_pictures(facts: RunFacts) -> Iterator[Picture]:
         yield Picture(title, charts.line_chart(title, [Series("valid actions", valid)], x_label="day", percent=True))
     made = tuple((float(day.day), day.mean_pnl) for day in facts.days if day.mean_pnl is not None)
     if made:
-        title = "P&L per agent and window while playing, by day"
-        yield Picture(title, charts.line_chart(title, [Series("P&L", made)], x_label="day"))
+        measure = "P&L" if facts.evaluation is None else facts.evaluation.measure
+        title = f"{measure} per agent and window while playing, by day"
+        yield Picture(title, charts.line_chart(title, [Series(measure, made)], x_label="day"))
 
 
 def judge_pictures(facts: RunFacts) -> Iterator[Picture]:

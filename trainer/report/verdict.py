@@ -57,13 +57,20 @@ def tone(facts: RunFacts) -> str:
 
 def notices(facts: RunFacts) -> Iterator[str]:
     """The caveats: every stand-in, and every failure."""
-    if facts.judge is not None and not facts.judge.is_llm:
+    if facts.judge is not None and facts.judge.judge == "reward":
+        yield (
+            "The judge of this run was the offline yardstick (what agents achieved by the world's own measure, and "
+            "valid actions), not an LLM. Its scores reward luck as well as skill."
+        )
+    elif facts.judge is not None and not facts.judge.is_llm:
         yield (
             "The judge of this run was the offline yardstick (profit at the game's prices, risk and valid actions), "
             "not an LLM. Its scores reward luck as well as skill."
         )
     if facts.simulated_windows:
-        yield f"The simulated market, not a real game, played {counted(facts.simulated_windows, 'window')} of this run."
+        world = facts.settings.get("world", "market")
+        played = counted(facts.simulated_windows, "window")
+        yield f"The simulated {world}, not a real game, played {played} of this run."
     if abilities_of(facts.backend).is_stand_in:
         yield f"The model was trained on the CPU: {facts.base_model}."
     if facts.attempts > 1:

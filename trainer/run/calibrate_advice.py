@@ -31,10 +31,10 @@ from trainer.ledger.advice import StoredCalibration, add_labels
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import first_consulted, last_trained
 from trainer.ledger.releases import Promotion, serving
-from trainer.run.judge_windows import as_unused
 from trainer.statistics.confidence import Label
 from trainer.statistics.hold_out import OneHour, hold_out
 from trainer.types import ChatModel
+from trainer.workers.judging import as_unused
 
 _PER_WINDOW = 1
 """Decisions of one hour share what happened: one label each is all that counts."""

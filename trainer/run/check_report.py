@@ -11,7 +11,10 @@ from typing import Any
 from data_bridge.database import Database
 from data_bridge.quality import Exclusion, Reason
 from data_bridge.reader import WindowReader
-from data_bridge.survey import Survey, Totals, WindowSummary, survey, total
+from data_bridge.survey import Survey, Totals, survey, total
+from data_bridge.survey_types import WindowSummary
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 from trainer.config.derived import window_rules
 from trainer.config.sections import JudgeCostSettings, PlanSettings, ReadinessSettings
 from trainer.judge.cost import CostEstimate, estimate
@@ -19,10 +22,12 @@ from trainer.judge.open import measured_by
 from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import first_consulted
 from trainer.ledger.runs import has_ledger
+from trainer.ledger.simulation import newest_simulated
 from trainer.patterns.faults import Observed, observed
 from trainer.patterns.significance import MOST_SHOWN, ErrorPattern, patterns_of
 from trainer.plan.plan import make_plan
 from trainer.progress import counted
+from trainer.run.judge_reach import doubts_of, reach_of
 from trainer.statistics.hold_out import hold_out
 from trainer.types import RunPlan
 
@@ -43,6 +48,11 @@ class CheckReport:
     cost: CostEstimate
     patterns: tuple[ErrorPattern, ...] = ()
     """What goes wrong in the same way in several trajectories, significant ones first."""
+    world: World = MARKET
+    reach: tuple[str, ...] = ()
+    """What the chosen judge can and cannot do here."""
+    doubts: str | None = None
+    """What is to be said of facts that do not count."""
 
     @property
     def ready(self) -> bool:
@@ -51,11 +61,14 @@ class CheckReport:
     @property
     def unmeasured(self) -> int:
         """Trajectories that the offline judge could not score; an LLM reads all of them."""
-        return self.totals.reasons.get(Reason.NO_PNL, 0)
+        return self.totals.reasons.get(Reason.NO_PNL, 0) + self.totals.reasons.get(Reason.NOT_MEASURED, 0)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "database": self.database,
+            "world": self.world.name,
+            "judge": list(self.reach),
+            "facts": self.doubts,
             "windows": [_window_json(window) for window in self.windows],
             "reasons": named(self.totals.reasons),
             "examples": {reason.value: one.trajectory_id for reason, one in self.totals.examples.items()},
@@ -99,7 +112,8 @@ async def check_log(
         on_window=on_window,
         on_read=lambda trajectory: seen.append(observed(trajectory)),
     )
-    consulted = await first_consulted(database.pool) if await has_ledger(database) else ()
+    has_own = await has_ledger(database)
+    consulted = await first_consulted(database.pool) if has_own else ()
     found = patterns_of(seen)
     return make_report(
         surveyed,
@@ -110,6 +124,8 @@ async def check_log(
         step_credit=step_credit,
         consulted=consulted,
         patterns=found,
+        world=rules.world,
+        is_simulated=has_own and await newest_simulated(database) is not None,
     )
 
 
@@ -124,6 +140,8 @@ def make_report(
     seed: int = 0,
     consulted: Collection[str] = (),
     patterns: tuple[ErrorPattern, ...] = (),
+    world: World = MARKET,
+    is_simulated: bool = False,
 ) -> CheckReport:
     """Group and thin the windows as the trainer would; report what remains, what it costs and what is missing.
 
@@ -132,7 +150,7 @@ def make_report(
     usable = [window for window in surveyed.windows if window.usable]
     trained = [window.window_id for window in surveyed.windows if window.is_trained]
     held_out = hold_out(usable, consulted, reading, trained=trained)
-    plan = make_plan(surveyed.windows, groups, seed, held_out)
+    plan = make_plan(surveyed.windows, groups, seed, held_out, world)
     windows = _without_ungrouped(surveyed.windows, plan)
     totals = total(windows)
     judged = {name for window in plan.windows for group in window.groups for name in group.trajectory_ids}
@@ -145,9 +163,12 @@ def make_report(
         plan.groups,
         plan.dropout_rate,
         plan.dropped,
-        tuple(_missing(totals, reading)),
+        tuple(_missing(totals, reading, world)),
         estimate(plan.groups, sum(one.judge_tokens for one in read), judge, scored_decisions=scored),
         patterns,
+        world,
+        reach_of(judge, world, totals, is_simulated=is_simulated),
+        doubts_of(totals),
     )
 
 
@@ -188,7 +209,7 @@ def days_of(lookback: timedelta) -> str:
     return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hour{'' if hours == 1 else 's'}"
 
 
-def _missing(totals: Totals, settings: ReadinessSettings) -> list[str]:
+def _missing(totals: Totals, settings: ReadinessSettings, world: World) -> list[str]:
     period = f"in the last {days_of(settings.lookback)}"
     if totals.trajectories == 0:
         return [f"There are no trajectories {period}: is the game writing to this database, and is --lookback enough?"]
@@ -200,7 +221,7 @@ def _missing(totals: Totals, settings: ReadinessSettings) -> list[str]:
         f"{settings.min_windows} (--min-windows): {lacking} more."
     ]
     for reason, count in list(totals.reasons.items())[:3]:
-        advice = _ADVICE.get(reason.value)
+        advice = _ADVICE.get(reason.value) if world.reads_markets else {**_ADVICE, **_ADVICE_ON_FACTS}.get(reason.value)
         if advice:
             sentences.append(f"{counted(count, 'row')} left out as {reason.value}: {advice}")
     return sentences
@@ -225,6 +246,14 @@ _ADVICE = {
 }
 
 
+_ADVICE_ON_FACTS = {
+    "outcomes_missing": "write facts about these windows (docs/worlds.md), or name the view with --facts-view.",
+    "outcomes_partial": "complete the facts, or allow it with --allow-partial-outcomes.",
+    "not_measured": "write facts about what these agents acted on, or set JUDGE_MODEL.",
+    "no_comparable_peer": "the world compares agents of one role only; more of them must play in one window.",
+}
+
+
 def _window_json(window: WindowSummary) -> dict[str, Any]:
     known = window.outcomes
     return {
@@ -243,6 +272,7 @@ def _window_json(window: WindowSummary) -> dict[str, Any]:
             "stocks_known": known.stocks_known,
             "predictions": known.predictions,
             "predictions_known": known.predictions_known,
+            "facts": known.facts,
         },
         "pnl": None if window.pnl_range is None else {"lowest": window.pnl_range[0], "highest": window.pnl_range[1]},
     }

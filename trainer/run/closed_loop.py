@@ -1,17 +1,20 @@
-"""The closed loop on the simulated market: play a day with the newest checkpoint, train on it, play the next.
+"""The closed loop on a simulated world: play a day with the newest checkpoint, train on it, play the next.
 
-The market has its own clock: the first day of the first run ends at the wall clock's time (or ``--until``), and every
+The world has its own clock: the first day of the first run ends at the wall clock's time (or ``--until``), and every
 later day follows the one before, so that a run is repeatable and the next run continues where this one ended. A loop
-that was killed plays and trains the rest of its day, then continues.
+that was killed plays and trains the rest of its day, then continues. With ``--max-lag 1`` the next day is played and
+judged meanwhile (``side_by_side``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from data_bridge.errors import Interrupted, NotEnoughData
@@ -26,17 +29,18 @@ from trainer.ledger.releases import incumbent_of
 from trainer.ledger.runs import LoopState, PlayedDay, StoredRun
 from trainer.ledger.simulation import newest_simulated
 from trainer.lessons.open import open_lessons
-from trainer.plan.plan import look_ahead, survey_log
+from trainer.plan.plan import Outlook, SurveyedLog, look_ahead, survey_log
 from trainer.progress import counted
-from trainer.run.curriculum import joined, markets_of_day
+from trainer.run.curriculum import joined, worlds_of_day
 from trainer.run.session import Session, fingerprint
+from trainer.run.side_by_side import open_ahead
 from trainer.run.training_run import TrainingRun, open_run
 from trainer.train.backends.forks import start_step_of
 from trainer.types import NOTHING_PLANNED
 from trainer.world.agents import ChatPolicy, Exploration, Exploring, model_cast
 from trainer.world.lessons import AgentLessons
-from trainer.world.market import Market
 from trainer.world.play import Tally, play_windows
+from trainer.world.worlds import rules_named
 
 if TYPE_CHECKING:
     from trainer.inference.chat_models import Engine
@@ -87,14 +91,19 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
 
 async def _play_and_train(session: Session, run: TrainingRun, loop: LoopState) -> None:
     settings, silent = session.settings, None
-    async with _engine(session) as engine:
+    async with _engine(session) as engine, open_ahead(run) as ahead:
         for number in range(len(loop.days), settings.run.iterations):
             if 0 < settings.training.max_steps <= run.progress.steps:
                 break
             day = _day(loop.first_window, number, settings.run.windows_per_iteration)
             run.progress.parts, run.progress.parts_done = settings.run.iterations, number
             run.progress.doing("playing", f"day {number + 1} of {settings.run.iterations}")
-            tally, played_with = await _play(session, engine, day, run.run_id)
+            played = None if ahead is None else await ahead.played(number)
+            tally, played_with = played or await _play(session, engine, day, run.run_id)
+            if ahead is not None and number + 1 < settings.run.iterations:
+                following = _day(loop.first_window, number + 1, settings.run.windows_per_iteration)
+                play = partial(_play, session, engine, following, run.run_id)
+                await ahead.start(number + 1, play, partial(_plan, run, following))
             try:
                 await _train(run, day)
             except NotEnoughData as error:
@@ -168,41 +177,48 @@ async def _engine(session: Session) -> AsyncIterator[Engine | None]:
 
 
 async def _play(
-    session: Session, engine: Engine | None, day: Day, run_id: str | None = None, heading: str = ""
+    session: Session,
+    engine: Engine | None,
+    day: Day,
+    run_id: str | None = None,
+    decided: asyncio.Event | None = None,
+    heading: str = "",
 ) -> tuple[Tally, str]:
     """Play the remaining windows of ``day`` with the newest checkpoint.
 
-    The hours of a run are played by its curriculum, those that decide about its result in the market that was asked
-    for.
+    The hours of a run are played by its curriculum, those that decide about its result in the world that was asked
+    for. ``decided`` is set when nothing more depends on what is trained meanwhile.
     """
     from trainer.inference.chat_models import Access, open_chat_model
 
     settings = session.settings
     checkpoint = session.backend.checkpoint(await start_step_of(session.backend))
-    world = settings.market
-    market = Market(world.world_seed, world.luck, world.stage, world.decisions)
+    said, rules = settings.market, rules_named(settings.windows.world)
+    world = rules.world(said.world_seed, said.luck, said.stage, said.decisions)
     heading = heading or f"day {day.number + 1}: playing {counted(len(day.window_ids), 'window')}"
     session.view.say(f"{heading} with {checkpoint.name}")
-    markets = {} if run_id is None else await markets_of_day(session, run_id, market, day.window_ids)
-    exploration = exploration_of(world.explore)
-    if markets:
-        exploration = await joined(session, exploration, market, day.window_ids)
+    worlds = {} if run_id is None else await worlds_of_day(session, run_id, world, day.window_ids)
+    exploration = exploration_of(said.explore)
+    if worlds:
+        exploration = await joined(session, exploration, world, day.window_ids)
+    if decided is not None:
+        decided.set()
     access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
     async with open_chat_model(checkpoint, access, engine) as model, _lessons(session) as lessons:
-        cast = model_cast(world.agents, world.world_seed, ChatPolicy(model, world.temperature))
+        cast = model_cast(said.agents, said.world_seed, ChatPolicy(model, said.temperature), rules)
         tally = Tally()
-        for window_ids in _portions(day.window_ids, max(1, _ASKED_AT_ONCE // world.agents)):
+        for window_ids in _portions(day.window_ids, max(1, _ASKED_AT_ONCE // said.agents)):
             if session.stop.is_set():
                 raise Interrupted("Stopped while playing; the same command resumes the run.")
             part = await play_windows(
                 session.database,
                 settings.common.home / "spool",
-                market,
+                world,
                 cast,
                 window_ids,
                 exploration=exploration,
                 lookahead=len(window_ids),
-                markets=markets,
+                markets=worlds,
                 on_window=tally.add,
                 lessons=lessons,
             )
@@ -234,6 +250,12 @@ def _portions(window_ids: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
 
 
 async def _train(run: TrainingRun, day: Day) -> None:
+    log, outlook = await _plan(run, day)
+    await run.session.ledger.extend(run.run_id, outlook.plan)
+    await run.train(log.reader, outlook.windows, outlook.refs)
+
+
+async def _plan(run: TrainingRun, day: Day) -> tuple[SurveyedLog, Outlook]:
     session, settings = run.session, run.session.settings
     rules = day.rules(window_rules(settings.windows))
     judged = (settings.judge.purposes, measured_by(settings.judge))
@@ -247,8 +269,7 @@ async def _train(run: TrainingRun, day: Day) -> None:
         seed=settings.chance.seed,
         run_id=run.run_id,
     )
-    await session.ledger.extend(run.run_id, outlook.plan)
-    await run.train(log.reader, outlook.windows, outlook.refs)
+    return log, outlook
 
 
 def _figures(day: Day, tally: Tally, played_with: str, run: TrainingRun, steps_before: int) -> PlayedDay:

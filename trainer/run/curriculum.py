@@ -1,4 +1,4 @@
-"""The curriculum of a run: which market each hour of a day is played in, and in which order a log is trained.
+"""The curriculum of a run: which world each hour of a day is played in, and in which order a log is trained.
 
 A round is drawn and stored before it is used; a resumed run takes what is stored. The aim follows from the round
 before, whichever run of the model drew it, and patterns of errors make the arms that show them likelier.
@@ -32,26 +32,29 @@ from trainer.run.session import Session
 from trainer.statistics.curriculum import Arm, Result, chances, draw, equal_chances, in_order, moved, with_patterns
 from trainer.types import PlannedWindow
 from trainer.world.agents import Exploration
-from trainer.world.arms import arms_of, markets_of
-from trainer.world.market import Market
+from trainer.world.arms import arms_of
+from trainer.world.rules import SimulatedWorld
+from trainer.world.worlds import rules_of
 
 _FIRST_AIM: Mapping[Kind, float] = {"market": 0.0, "log": 0.5}
 """A market begins easy; what agents logged is where they are."""
 
 
-async def markets_of_day(session: Session, run_id: str, market: Market, window_ids: Sequence[str]) -> dict[str, Market]:
-    """The market of each hour of a day; nothing without a curriculum. Drawn once: the same after a kill."""
+async def worlds_of_day(
+    session: Session, run_id: str, world: SimulatedWorld, window_ids: Sequence[str]
+) -> dict[str, SimulatedWorld]:
+    """The world of each hour of a day; nothing without a curriculum. Drawn once: the same after a kill."""
     how = session.settings.run.curriculum
     if how == "off":
         return {}
-    markets = markets_of(market)
+    worlds = rules_of(world).easier(world)
     stored = await draws_of(session.database.pool, run_id)
     if not all(window_id in stored for window_id in window_ids):
-        stored = await _draw_day(session, run_id, arms_of(list(markets)), window_ids)
+        stored = await _draw_day(session, run_id, arms_of(list(worlds)), window_ids)
     drawn = {window_id: stored[window_id] for window_id in window_ids}
     counts = Counter(drawn.values())
-    session.view.say("curriculum: " + ", ".join(f"{name} {counts[name]}" for name in markets))
-    return {window_id: markets[name] for window_id, name in drawn.items()}
+    session.view.say("curriculum: " + ", ".join(f"{name} {counts[name]}" for name in worlds))
+    return {window_id: worlds[name] for window_id, name in drawn.items()}
 
 
 async def _draw_day(session: Session, run_id: str, arms: Sequence[Arm], window_ids: Sequence[str]) -> dict[str, str]:
@@ -69,9 +72,11 @@ async def _draw_day(session: Session, run_id: str, arms: Sequence[Arm], window_i
     return draws
 
 
-async def joined(session: Session, exploration: Exploration, market: Market, window_ids: Sequence[str]) -> Exploration:
+async def joined(
+    session: Session, exploration: Exploration, world: SimulatedWorld, window_ids: Sequence[str]
+) -> Exploration:
     """Exploration as the curriculum has it: more where the log was thin when the day began, none where it is risky."""
-    known = await known_states(session.database, market.seed, window_ids[0])
+    known = await known_states(session.database, world.seed, window_ids[0])
     return replace(exploration, known_states=known, is_careful=True)
 
 

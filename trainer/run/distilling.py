@@ -124,6 +124,7 @@ async def _judged(reader: WindowReader, record: JudgedRecord) -> JudgedGroup | N
             verdicts.append(verdict)
     if len(members) < MIN_GROUP:
         return None
-    group = Group(record.group.group_id, record.group.window_id, tuple(members), window.outcomes)
+    truth = (window.outcomes, reader.rules.world, window.hours)
+    group = Group(record.group.group_id, record.group.window_id, tuple(members), *truth)
     judged = JudgedGroup(group, tuple(verdicts), record.group.identity, record.group.verdict_key, cached=True)
     return replace(judged, use=record.group.use)

@@ -1,21 +1,32 @@
-"""Windows judged without training: read, checked, grouped and judged as in training, one result per window."""
+"""Windows judged without training: read, checked, grouped and judged as in training, one result per window.
+
+In this process group by group (``judge_windows``); by workers unit by unit (``hand_out``, then ``judged_elsewhere``).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-import msgspec
-
+from data_bridge.discovery import WindowRef
 from data_bridge.models import Window
-from data_bridge.quality import Reason, Rules, check
+from data_bridge.quality import Measurable, Reason, Rules
+from data_bridge.reader import WindowReader
+from data_bridge.survey_types import WindowSummary
+from data_bridge.window_parts import summaries
+from data_bridge.worlds.world import World
 from trainer.config.sections import GroupingSettings
-from trainer.plan.grouping import form_groups
+from trainer.ledger.units import GroupResult
+from trainer.plan.grouping import group_id, partition
+from trainer.plan.plan import assemble
 from trainer.progress import FailurePolicy, FailureTally
-from trainer.types import Group, Judge, JudgedGroup, JudgeFailure
+from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, PlannedGroup, PlannedWindow
+from trainer.workers.elsewhere import Workers
+from trainer.workers.judging import groups_of, read_unit, result_of
+from trainer.workers.units import units_of
 
 
 @dataclass(slots=True)
@@ -26,50 +37,75 @@ class WindowVerdicts:
     groups: int
     left_out: Counter[Reason]
     """Trajectories that were not judged, by reason."""
-    judged: list[JudgedGroup] = field(default_factory=list)
-    failed: list[JudgeFailure] = field(default_factory=list)
+    judged: list[GroupResult] = field(default_factory=list)
+    failed: list[GroupResult] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
         return len(self.judged) + len(self.failed) == self.groups
 
+    def add(self, result: GroupResult) -> None:
+        (self.judged if result.reason is None else self.failed).append(result)
+        self.left_out.update(exclusion.reason for exclusion in result.left_out)
+
+
+Parts = AsyncIterable[tuple[Window, bool]]
+"""Windows as ``WindowReader.stream_parts`` gives them."""
+
+
+def planned_of(
+    summary: WindowSummary, settings: GroupingSettings, seed: int, world: World
+) -> tuple[PlannedWindow, WindowVerdicts]:
+    """The groups of a window by all of its rows, and the empty result that they are to fill."""
+    parts = partition(summary.usable, settings, seed, world)
+    groups = tuple(
+        PlannedGroup(group_id(summary.window_id, number), tuple(one.trajectory_id for one in members))
+        for number, members in enumerate(parts.groups, start=1)
+    )
+    left_out = Counter(one.reason for one in summary.excluded) + Counter(reason for _, reason in parts.left_out)
+    planned = PlannedWindow(summary.window_id, summary.hours, groups)
+    return planned, WindowVerdicts(summary.window_id, len(groups), left_out)
+
 
 async def judge_windows(
     judge: Judge,
-    windows: AsyncIterable[Window],
-    rules: Rules,
+    windows: Parts,
+    refs: Mapping[str, WindowRef],
+    reader: WindowReader,
     settings: GroupingSettings,
     *,
     seed: int,
     in_flight: int,
     policy: FailurePolicy,
+    is_measured: Measurable | None = None,
 ) -> AsyncGenerator[WindowVerdicts, None]:
     """Each window as soon as it is complete. JudgeError when the judge fails on too many groups."""
     open_windows: dict[str, WindowVerdicts] = {}
     empty: list[WindowVerdicts] = []
 
     async def groups() -> AsyncGenerator[Group, None]:
-        async for window in windows:
-            checked = check(window, rules)
-            grouped = form_groups(checked, settings, seed)
-            left_out = Counter(exclusion.reason for exclusion in (*checked.excluded, *grouped.excluded))
-            state = WindowVerdicts(window.window_id, len(grouped.groups), left_out)
-            if not grouped.groups:
+        async for summary, checked in summaries(windows, reader.rules, is_measured=is_measured):
+            planned, state = planned_of(summary, settings, seed, reader.rules.world)
+            if not planned.groups:
                 empty.append(state)
                 continue
-            open_windows[window.window_id] = state
-            for group in grouped.groups:
-                yield group
+            open_windows[state.window_id] = state
+            if checked is not None:
+                for group in assemble(checked, planned, {}).groups:
+                    yield group
+                continue
+            for unit in units_of([(planned, refs.get(planned.window_id, WindowRef(planned.window_id)))]):
+                grouped = groups_of(unit, await read_unit(unit, reader), reader.rules, {})
+                state.groups -= len(unit.planned.groups) - len(grouped.groups)
+                state.left_out.update(exclusion.reason for exclusion in grouped.excluded)
+                for group in grouped.groups:
+                    yield group
 
     tally = FailureTally()
     async with aclosing(groups()) as source, aclosing(judge_stream(judge, source, in_flight)) as results:
         async for result in results:
             state = open_windows[result.group.window_id]
-            if isinstance(result, JudgedGroup):
-                state.judged.append(result)
-            else:
-                state.failed.append(result)
-            state.left_out.update(exclusion.reason for exclusion in result.left_out)
+            state.add(result_of(result))
             while empty:
                 yield empty.pop()
             if state.is_complete:
@@ -78,6 +114,64 @@ async def judge_windows(
             policy.check(tally)
     for state in empty:
         yield state
+    policy.check(tally, at_end=True)
+
+
+@dataclass(slots=True)
+class HandedOut:
+    """What was planned for workers: small beside the plan itself, which is in the ledger."""
+
+    windows: dict[str, WindowVerdicts] = field(default_factory=dict)
+    units: int = 0
+    groups: int = 0
+    judge_tokens: int = 0
+    decisions: int = 0
+
+
+async def hand_out(
+    workers: Workers,
+    windows: Parts,
+    refs: Mapping[str, WindowRef],
+    rules: Rules,
+    settings: GroupingSettings,
+    *,
+    seed: int,
+    is_measured: Measurable | None = None,
+) -> HandedOut:
+    """Plan every window over all of its rows, and put its units into the ledger; nobody begins before ``start``."""
+    handed = HandedOut()
+    async for summary, _ in summaries(windows, rules, is_measured=is_measured):
+        planned, state = planned_of(summary, settings, seed, rules.world)
+        handed.windows[state.window_id] = state
+        wanted = {name for group in planned.groups for name in group.trajectory_ids}
+        members = [one for one in summary.usable if one.trajectory_id in wanted]
+        handed.groups += len(planned.groups)
+        handed.judge_tokens += sum(one.judge_tokens for one in members)
+        handed.decisions += sum(one.decisions for one in members)
+        if planned.groups:
+            ref = refs.get(state.window_id, WindowRef(state.window_id))
+            await workers.add(list(units_of([(planned, ref)])))
+    handed.units = workers.added
+    return handed
+
+
+async def judged_elsewhere(
+    workers: Workers, planned: HandedOut, policy: FailurePolicy
+) -> AsyncGenerator[WindowVerdicts, None]:
+    """Each window as soon as all of its units are done. JudgeError when the judge fails on too many groups."""
+    for state in [state for state in planned.windows.values() if not state.groups]:
+        yield planned.windows.pop(state.window_id)
+    tally = FailureTally()
+    for number in range(planned.units):
+        done = await workers.result(number)
+        state = planned.windows[done.unit.planned.window_id]
+        for result in done.result.groups:
+            state.add(result)
+            tally = tally.with_one(result.reason, result.detail)
+        state.left_out.update(exclusion.reason for exclusion in done.result.excluded)
+        if done.unit.is_last:
+            yield planned.windows.pop(state.window_id)
+        policy.check(tally)
     policy.check(tally, at_end=True)
 
 
@@ -118,9 +212,3 @@ async def judge_stream(
 
 async def _next(source: AsyncIterator[Group]) -> Group:
     return await anext(source)
-
-
-def as_unused(window: Window) -> Window:
-    """``window`` as it was before training, to judge again one that was trained on."""
-    unused = tuple(msgspec.structs.replace(one, used_in_training=False) for one in window.trajectories)
-    return msgspec.structs.replace(window, trajectories=unused)

@@ -42,6 +42,10 @@ def refuse_unknown_counterfactual(settings: TrainSettings, *, simulated: bool) -
             "--baseline leave-one-out replays the simulated market: what would have happened without a decision is not "
             "known in a log; choose agent or role."
         )
+    if settings.windows.world != "market":
+        raise ConfigurationError(
+            "--baseline leave-one-out replays the simulated market only: choose agent or role for another --world."
+        )
     if uses_llm(settings.judge):
         raise ConfigurationError(
             "--baseline leave-one-out needs --judge outcome: an LLM was not asked about a decision that nobody took."

@@ -16,7 +16,7 @@ from trainer.ledger.releases import Promotion, running_canary, serving
 from trainer.promote.canary import CanaryDecision, decide, evidence_of, settle_canary
 from trainer.promote.publish import end_canary, finish_canary, publish, roll_back
 from trainer.promote.ruling import standing_ruling
-from trainer.types import release_of
+from trainer.types import Release, release_of
 
 
 async def promote_checkpoint(
@@ -42,15 +42,35 @@ async def promote_checkpoint(
     checkpoint = await named_checkpoint(database, name, model)
     now = await serving(database, checkpoint.model)
     release = release_of(checkpoint, None if now is None else now.release, lessons)
-    used = (checkpoint.model, 0, "", "") if now is None else now.release.identity
+    first = f"evaluate.py {checkpoint.step}{_flag(lessons)}"
+    return await promote_release_of(
+        database, home, release, now, gate, addresses, first=first, reason=reason, force=force, canary=canary
+    )
+
+
+async def promote_release_of(
+    database: Database,
+    home: Path,
+    release: Release,
+    now: Promotion | None,
+    gate: GateSettings,
+    addresses: AddressSettings,
+    *,
+    first: str,
+    reason: str | None,
+    force: bool,
+    canary: float | None,
+) -> Promotion:
+    """Give ``release`` to agents who use ``now``, by the evidence that is stored. ``first`` is the command that makes
+    it."""
+    used = (release.model, 0, "", "") if now is None else now.release.identity
     if now is not None and release.identity == used:
         raise ConfigurationError(f"The agents already use {release.name}: name another checkpoint.")
     evaluation = await newest_comparison(database.pool, release, used)
     decision = None if evaluation is None else await standing_ruling(database, evaluation, gate)
     if decision is None and not force:
         raise NotEnoughData(
-            f"{release.name} has not been compared with what the agents use now (step {used[1]}): "
-            f"run `evaluate.py {checkpoint.step}{_flag(lessons)}` first."
+            f"{release.name} has not been compared with what the agents use now (step {used[1]}): run `{first}` first."
         )
     if decision is not None:
         if decision.ruling is not Ruling.PROMOTE and not force:
@@ -63,7 +83,7 @@ async def promote_checkpoint(
         database,
         home,
         release,
-        checkpoint.served_at(addresses),
+        release.checkpoint.served_at(addresses),
         reason=reason or "",
         evaluation=evaluation,
         forced=force,

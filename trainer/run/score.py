@@ -20,14 +20,15 @@ from data_bridge.lookup import read_trajectories
 from data_bridge.models import Action, AgentTrajectory, LLMCall, MarketOutcomes, Step, Window
 from data_bridge.quality import Reason, Rules, check
 from data_bridge.reader import WindowReader
+from data_bridge.worlds.load import load_world
 from trainer.config.derived import window_rules
 from trainer.config.sections import GroupingSettings, JudgeSecrets, JudgeSettings, WindowSettings
 from trainer.judge.open import open_judge
 from trainer.ledger.clock import clock
 from trainer.ledger.rewards_asked import spent_today
 from trainer.plan.grouping import form_groups
-from trainer.run.judge_windows import as_unused
 from trainer.types import Group, JudgedGroup
+from trainer.workers.judging import as_unused
 
 _SEED = 0  # as in judge_windows, so that both share their verdicts
 _BUSY = frozenset({Reason.JUDGE_UNAVAILABLE, Reason.JUDGE_BAD_REPLY})
@@ -86,7 +87,7 @@ class RewardScorer:
         given = read_sent(sent, now)
         window = await WindowReader(self.database, rules).read(given.window_id)
         if window is None:
-            group = Group(f"console/{given.trajectory_id}", given.window_id, (given,), MarketOutcomes())
+            group = Group(f"console/{given.trajectory_id}", given.window_id, (given,), MarketOutcomes(), rules.world)
             return await self._judged(group, given.trajectory_id, rubric, max_cost)
         others = [
             one
@@ -120,7 +121,9 @@ class RewardScorer:
         size = len(msgspec.json.encode(steps))
         name = f"result-{content[:24]}"
         trajectory = AgentTrajectory(name, "asked", f"{now:%Y-%m-%dT%H}:00", 1, now, now, steps, content, size)
-        group = Group(f"console/{name}", trajectory.window_id, (trajectory,), MarketOutcomes())
+        group = Group(
+            f"console/{name}", trajectory.window_id, (trajectory,), MarketOutcomes(), load_world(self.windows.world)
+        )
         return await self._judged(group, name, rubric, max_cost)
 
     async def _judged(self, group: Group, name: str, rubric: str | None, max_cost: float | None) -> GivenScore:

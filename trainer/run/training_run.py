@@ -23,9 +23,10 @@ from data_bridge.errors import BackendError, ConfigurationError, HindsightError,
 from data_bridge.quality import Reason
 from data_bridge.reader import WindowReader
 from data_bridge.redaction import redact
-from trainer.config.derived import feeds_patterns_back, pattern_weight
+from trainer.config.derived import feeds_patterns_back, pattern_weight, window_rules
 from trainer.config.settings import public_values
-from trainer.judge.open import open_judge
+from trainer.judge.open import known_noise, open_judge
+from trainer.ledger.clock import clock
 from trainer.ledger.curriculum import arms_of_run
 from trainer.ledger.events import EventKind
 from trainer.ledger.read.run_facts import gather
@@ -51,6 +52,8 @@ from trainer.train.stage import TrainStage
 from trainer.train.thresholds import Collapsed
 from trainer.train.tracking import Tracker, tracking
 from trainer.types import Judge, JudgedGroup, PlannedWindow, RunPlan
+from trainer.workers.elsewhere import Workers, open_workers
+from trainer.workers.sections import section_of
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class TrainingRun:
     progress: Progress
     is_resumed: bool
     lessons: LessonStage | None = None
+    workers: Workers | None = None
     loop: LoopState | None = None
     """The days of the closed loop so far."""
     now: datetime | None = None
@@ -156,6 +160,7 @@ class TrainingRun:
             carried=carried,
             stop=session.stop,
             lessons=self.lessons,
+            workers=self.workers,
         )
         await pipeline.run(windows, refs)
         if self.is_resumed:
@@ -262,6 +267,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
             run.lessons = await stack.enter_async_context(
                 open_distilling(session.database, settings.lessons, settings.judge, settings.secrets, run_id, judge)
             )
+            run.workers = await stack.enter_async_context(_workers_of(session, run_id))
             run.summary["started_at"] = datetime.now(UTC).isoformat(timespec="seconds")
             try:
                 async with reported(ledger, run_id, progress, settings.judge.max_cost):
@@ -276,6 +282,30 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
                 await _finish(run, RunState.FAILED, started, str(error) or type(error).__name__)
                 raise
             await _finish(run, RunState.DONE, started, None)
+
+
+@asynccontextmanager
+async def _workers_of(session: Session, run_id: str) -> AsyncIterator[Workers | None]:
+    """The workers that --workers asks for; None: this process judges."""
+    settings, database = session.settings, session.database
+    chosen = settings.workers
+    if not chosen.workers and chosen.ray_address is None:
+        yield None
+        return
+    steps = settings.judge.step_credit
+    section = section_of(
+        settings.judge,
+        window_rules(settings.windows, now=await clock(database, settings.windows.until)),
+        world=settings.windows.world,
+        with_steps=steps,
+        noise=await known_noise(settings.judge, database, run_id, with_steps=steps),
+        model=settings.model.model,
+    )
+    async with open_workers(
+        chosen, section, database, settings.secrets, run_id=run_id, home=settings.common.home
+    ) as workers:
+        workers.start()
+        yield workers
 
 
 async def _finish(run: TrainingRun, state: RunState, started: float, error: str | None) -> None:

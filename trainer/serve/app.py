@@ -287,7 +287,7 @@ def _event(chunk: dict[str, Any]) -> str:
 
 def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    headers = {"Retry-After": "1"} if error.status == 429 else None
+    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
     return JSONResponse(error.body(), status_code=error.status, headers=headers)
 
 

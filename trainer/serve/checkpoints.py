@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -70,19 +70,33 @@ class StreamingModel(Protocol):
 ModelOf = Callable[[Path | None, str], StreamingModel]
 """Makes the model of a checkpoint directory (None: the base model) under a name; ``Engine.model``."""
 
+TakeUp = Callable[[Sequence[Path]], Awaitable[None]]
+"""Has the engines load the checkpoints of a promotion, until one can answer with them; ``Engines.take_up``."""
+
 
 class ServedCheckpoints:
     """The checkpoints of one model under ``home``, and the pointer to the one that is promoted.
 
-    ``base_model`` is what ``model_of`` runs them on: one that was trained on another is not served.
+    ``base_model`` is what ``model_of`` runs them on: one that was trained on another is not served. With ``take_up``, a
+    promotion that is followed counts once an engine has taken it up.
     """
 
-    def __init__(self, home: Path, model: str, stored: Stored, model_of: ModelOf, *, base_model: str) -> None:
+    def __init__(
+        self,
+        home: Path,
+        model: str,
+        stored: Stored,
+        model_of: ModelOf,
+        *,
+        base_model: str,
+        take_up: TakeUp | None = None,
+    ) -> None:
         self._home = home
         self._model = model
         self._base_model = base_model
         self._stored = stored
         self._model_of = model_of
+        self._take_up = take_up
         self._pointer: Pointer | None = None
         self._seen: tuple[int, int] | None = None
 
@@ -138,29 +152,49 @@ class ServedCheckpoints:
 
     def refresh(self) -> bool:
         """Read the pointer if it changed; whether what is served did. A broken file keeps what we have."""
+        before = self.served_name
+        if (news := self._news()) is not None:
+            self._pointer = news
+        return self.served_name != before
+
+    def _news(self) -> Pointer | None:
+        """The pointer, if it was written since it was last read and is not broken."""
         path = pointer_file(self._home, self._model)
         try:
             stat = path.stat()
         except FileNotFoundError:
-            return False
+            return None
         seen = (stat.st_mtime_ns, stat.st_ino)
         if seen == self._seen:
-            return False
-        before = self.served_name
+            return None
         try:
-            self._pointer = read_pointer(self._home, self._model)
+            pointer = read_pointer(self._home, self._model)
         except (OSError, msgspec.DecodeError) as error:
-            logger.warning("the pointer %s cannot be read (%s); still serving %s", path, error, before)
-            return False
+            logger.warning("the pointer %s cannot be read (%s); still serving %s", path, error, self.served_name)
+            return None
         self._seen = seen
-        return self.served_name != before
+        return pointer
 
     async def follow(self, *, every: float = 0.25) -> None:
         """Notice promotions and rollbacks until cancelled."""
+        if self._pointer is not None:
+            await self._taken_up(self._pointer)
         while True:
-            if self.refresh():
+            before = self.served_name
+            if (news := self._news()) is not None:
+                await self._taken_up(news)
+                self._pointer = news
+            if self.served_name != before:
                 logger.info("now serving %s", self.served_name)
             await asyncio.sleep(every)
+
+    async def _taken_up(self, pointer: Pointer) -> None:
+        """Wait until what ``pointer`` names is loaded where requests for it will go."""
+        if self._take_up is None:
+            return
+        promotions = [pointer.serving, pointer.canary.promotion if pointer.canary is not None else None]
+        steps = [promotion.checkpoint.step for promotion in promotions if promotion is not None]
+        await self._take_up([self._stored.path(step) for step in steps if step and self._is_here(step)])
 
 
 @asynccontextmanager

@@ -40,8 +40,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from data_bridge.authorship import Lineage
-from data_bridge.models import AgentTrajectory, MarketOutcomes
-from data_bridge.stakes import Deed, readings_of
+from data_bridge.models import AgentTrajectory
 from trainer.rewards import Baseline, CreditRule, Graded, MemberReward, Potential
 from trainer.train.potential import shaping
 from trainer.train.selection import advantages, trust
@@ -57,13 +56,6 @@ MOST_WEIGHT = 3.0
 """The largest weight of an hour: one right SELL among twelve hours is not worth eleven."""
 
 _ROUNDING = 1e-9
-
-
-def answer_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str | None:
-    """What kinds of thing the agent did, for or against the market; None if none of its actions could be taken."""
-    taken = [one for one in readings_of(trajectory.actions, outcomes) if one.deed is not Deed.FAILED]
-    kinds = {one.deed.value if one.stake is None else f"stake {one.stake.direction:+d}" for one in taken}
-    return "+".join(sorted(kinds)) or None
 
 
 RULE = CreditRule(VALIDITY, MOST_WEIGHT, by_uncertainty=True)
@@ -98,7 +90,7 @@ def graded(
     emphasis: Mapping[str, float] = _NO_EMPHASIS,
 ) -> list[Graded]:
     """All that credit depends on, of each member of the group."""
-    outcomes = judged.group.outcomes
+    world, outcomes = judged.group.world, judged.group.outcomes
     usual = [baselines.get(one.trajectory_id, _NONE) for one in judged.group.trajectories]
     states = [potentials.get(one.trajectory_id, _UNSHAPED) for one in judged.group.trajectories]
     return [
@@ -106,8 +98,8 @@ def graded(
             one.trajectory_id,
             verdict.score,
             verdict.uncertainty,
-            answer_of(one, outcomes),
-            _valid_share(one, outcomes),
+            world.answer_of(one, outcomes),
+            world.valid_share(one, outcomes),
             baseline.whose,
             baseline.mean,
             potential=state.value,
@@ -165,7 +157,7 @@ def own_answers(judged: JudgedGroup, lineage: Lineage) -> list[str]:
         for one in judged.group.trajectories
         if any(lineage.author(call, one).model == lineage.trainee for call in one.llm_calls)
     )
-    return [answer for one in own if (answer := answer_of(one, judged.group.outcomes))]
+    return [answer for one in own if (answer := judged.group.world.answer_of(one, judged.group.outcomes))]
 
 
 def weights(gains: Sequence[tuple[str | None, float]], most: float = MOST_WEIGHT) -> list[float]:
@@ -178,7 +170,7 @@ def weights(gains: Sequence[tuple[str | None, float]], most: float = MOST_WEIGHT
 def beside_the_game(judged: JudgedGroup) -> tuple[AgentTrajectory, ...]:
     """The members none of whose actions could be taken, in a group in which others' could."""
     members = judged.group.trajectories
-    taken = [answer_of(one, judged.group.outcomes) is not None for one in members]
+    taken = [judged.group.world.answer_of(one, judged.group.outcomes) is not None for one in members]
     return tuple(one for one, was in zip(members, taken, strict=True) if not was) if any(taken) else ()
 
 
@@ -218,15 +210,6 @@ def _summed(amounts: Iterable[tuple[str | None, float]]) -> dict[str, float]:
         if answer is not None:
             found[answer] = found.get(answer, 0.0) + amount
     return found
-
-
-def _valid_share(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> float | None:
-    """The share of its decisions that led to an action that could be taken; None if one is no action of the game."""
-    decided = [step for step in trajectory.steps if step.action is not None or step.llm_calls]
-    deeds = [one.deed for one in readings_of(trajectory.actions, outcomes)]
-    if Deed.UNKNOWN in deeds:
-        return None
-    return sum(deed is not Deed.FAILED for deed in deeds) / len(decided) if decided else 0.0
 
 
 def _decisions(scores: Sequence[float], answers: Sequence[str | None]) -> list[float]:

@@ -159,6 +159,8 @@ def _split(judged: JudgedGroup, discount: float, decisions: dict[str, CreditedDe
                 judged.group.window_id,
                 tuple(part for part, _ in members),
                 judged.group.outcomes,
+                judged.group.world,
+                judged.group.hours,
             ),
             verdicts=tuple(verdict for _, verdict in members),
         )

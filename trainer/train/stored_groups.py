@@ -42,5 +42,5 @@ async def with_rows(
     members: list[AgentTrajectory] = [rows[name] for name in names if name in rows and name not in lasting]
     if len(members) < len(names):
         return None
-    group = Group(record.group_id, record.window_id, tuple(members), window.outcomes)
+    group = Group(record.group_id, record.window_id, tuple(members), window.outcomes, reader.rules.world, window.hours)
     return JudgedGroup(group, record.verdicts, record.identity, record.verdict_key, cached=True, use=use)

@@ -57,8 +57,18 @@ def parse(reply: str) -> Decision | ActionError:
     match = _TRADE.fullmatch(line) or _BET.fullmatch(line)
     if match is not None:
         return Decision(match["verb"], match["market"], int(match["percent"]))
+    return not_an_action(line, "BUY $COIN 20%")
+
+
+def not_an_action(line: str, example: str) -> ActionError:
+    """Why ``line`` cannot be read as an action such as ``example``."""
     if not line:
         return ActionError("empty_reply", "the reply is empty")
     if "\n" in line:
         return ActionError("not_one_line", "the reply has more than one line")
-    return ActionError("unreadable", "the reply is not an action such as BUY $COIN 20%")
+    return ActionError("unreadable", f"the reply is not an action such as {example}")
+
+
+def blocked(reason: str, detail: str) -> ActionError:
+    """An action that the safety guard stopped."""
+    return ActionError(reason, detail, blocked=True)

@@ -12,18 +12,16 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from data_bridge.models import ChatMessage
 from trainer.types import ChatModel
-from trainer.world import headlines
-from trainer.world.actions import BUY, HOLD, MAX_REPLY_TOKENS, NO, SELL, YES, Decision
+from trainer.world.actions import MAX_REPLY_TOKENS
 from trainer.world.chance import bits, latency_ms, pick, shuffled, snowflake, unit
-from trainer.world.guard import TradingLimits
-from trainer.world.observation import Observation, Offer
-
-ROLES = ("momentum trader", "contrarian", "news trader", "market maker", "analyst")
-BALANCES = (9_000.0, 10_000.0, 11_000.0)
+from trainer.world.market_rules import readings as readings
+from trainer.world.market_rules import sized as sized
+from trainer.world.rules import WorldRules
+from trainer.world.worlds import MARKET
 
 _NAMES = ("ada", "blaise", "carl", "dorothy", "emmy", "fermi", "grace", "hypatia", "ibn", "joan", "kurt", "lise")
 _FIRST_DAY = datetime(2024, 6, 1, tzinfo=UTC)
@@ -82,13 +80,15 @@ class Ask:
     """One decision of one agent: what it sees, and whether it explores this time."""
 
     messages: Sequence[ChatMessage]
-    seen: Observation
+    seen: Any
+    """The world's own observation."""
     turn: int | None
     """Which offer it takes if it explores, in an order that the decision's explorers share; None: it does not."""
     exploration: Exploration
-    limits: TradingLimits
+    limits: Any
     key: tuple[object, ...]
     """The key of every random draw for this decision; its last part is the agent's."""
+    rules: WorldRules = MARKET
 
     @property
     def explores(self) -> bool:
@@ -117,7 +117,7 @@ class AgentPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPolicy:
-    """Follows the news with probability ``(1 + skill) / 2``: skill 0 guesses, skill 1 is always right."""
+    """Follows what is told with probability ``(1 + skill) / 2``: skill 0 guesses, skill 1 is always right."""
 
     skill: float
 
@@ -125,15 +125,12 @@ class ScriptedPolicy:
         decision = any_offer(ask) if ask.explores else self._decide(ask)
         return AgentAnswer(str(decision), SCRIPTED, 0.0, latency_ms(*ask.key, "latency"))
 
-    def _decide(self, ask: Ask) -> Decision:
-        read = list(readings(ask.seen).items())
+    def _decide(self, ask: Ask) -> Any:
+        read = ask.rules.readings(ask.seen, ask.limits)
         if not read:
             return any_offer(ask)
-        market, said = pick(read, *ask.key, "market")
-        right = unit(*ask.key, "skill") < (1 + self.skill) / 2
-        direction = said if right else -said
-        verbs = (YES, NO) if market.startswith("#") else (BUY, SELL)
-        return sized(Offer(verbs[0] if direction > 0 else verbs[1], market), ask.limits)
+        follows, opposes = pick(read, *ask.key, "market")
+        return follows if unit(*ask.key, "skill") < (1 + self.skill) / 2 else opposes
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,32 +162,12 @@ class ChatPolicy:
         )
 
 
-def any_offer(ask: Ask) -> Decision:
+def any_offer(ask: Ask) -> Any:
     """One of the current offers, each equally likely; explorers of the same decision take different ones in turn."""
+    offers = ask.rules.choices(ask.seen, ask.limits)
     if ask.turn is None:
-        return sized(pick(ask.seen.offers, *ask.key, "offer"), ask.limits)
-    offers = shuffled(ask.seen.offers, *ask.key[:-1], "offers")
-    return sized(offers[ask.turn % len(offers)], ask.limits)
-
-
-def sized(offer: Offer, limits: TradingLimits) -> Decision:
-    """The offer at the maximum size that is allowed."""
-    if offer.verb == HOLD:
-        return Decision(HOLD)
-    share = limits.bet if offer.verb in (YES, NO) else limits.order
-    return Decision(offer.verb, offer.market, round(share * 100))
-
-
-def readings(seen: Observation) -> dict[str, int]:
-    """What the news says about open markets: the direction by name; markets of which it says nothing are left out."""
-    subjects = [(quote.symbol, quote.symbol) for quote in seen.quotes]
-    subjects += [(question.label, question.question) for question in seen.questions]
-    found: dict[str, int] = {}
-    for text in seen.headlines:
-        for market, subject in subjects:
-            if said := headlines.direction_of(text, subject):
-                found[market] = said
-    return found
+        return pick(offers, *ask.key, "offer")
+    return shuffled(offers, *ask.key[:-1], "offers")[ask.turn % len(offers)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,25 +184,28 @@ class Agent:
     """The planted skill; None for an agent whose policy is a model."""
 
 
-def scripted_cast(count: int, seed: int) -> tuple[Agent, ...]:
+def scripted_cast(count: int, seed: int, rules: WorldRules = MARKET) -> tuple[Agent, ...]:
     """``count`` scripted agents with skills spread evenly over [0, 1], in random order."""
     skills = shuffled([index / max(1, count - 1) for index in range(count)], seed, "skills")
-    return tuple(_agent(index, (seed, "scripted"), ScriptedPolicy(skill), skill) for index, skill in enumerate(skills))
+    return tuple(
+        _agent(index, (seed, "scripted"), ScriptedPolicy(skill), skill, rules) for index, skill in enumerate(skills)
+    )
 
 
-def model_cast(count: int, seed: int, policy: AgentPolicy) -> tuple[Agent, ...]:
+def model_cast(count: int, seed: int, policy: AgentPolicy, rules: WorldRules = MARKET) -> tuple[Agent, ...]:
     """``count`` agents that share one policy, usually a model's."""
-    return tuple(_agent(index, (seed, "model"), policy, None) for index in range(count))
+    return tuple(_agent(index, (seed, "model"), policy, None, rules) for index in range(count))
 
 
-def _agent(index: int, world: tuple[object, ...], policy: AgentPolicy, skill: float | None) -> Agent:
-    key = (*world, "agent", index)
+def _agent(index: int, cast: tuple[object, ...], policy: AgentPolicy, skill: float | None, rules: WorldRules) -> Agent:
+    own = () if rules is MARKET else (rules.name,)
+    key = (*cast, *own, "agent", index)
     return Agent(
         agent_id=snowflake(_FIRST_DAY, index, *key),
         index=index,
         name=f"{_NAMES[index % len(_NAMES)]}-{index + 1}",
-        role=pick(ROLES, *key, "role"),
-        starting_balance=pick(BALANCES, *key, "balance"),
+        role=pick(rules.roles, *key, "role"),
+        starting_balance=pick(rules.balances, *key, "balance"),
         policy=policy,
         skill=skill,
     )

@@ -24,6 +24,10 @@ IMPACT = 0.005
 """How far a market moves if every agent puts its whole stake in the same direction."""
 
 
+NOMINAL_BALANCE = 10_000.0
+"""Of an agent that is only asked."""
+
+
 class Tape(msgspec.Struct, frozen=True):
     """The prices of a played hour, including the agents' own influence: all that a replay needs besides the hour."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.world.actions import HOLD, NO, SELL, YES, ActionError, Decision, parse
+from trainer.world.actions import HOLD, NO, SELL, YES, ActionError, Decision, blocked, parse
 from trainer.world.exchange import Book, instrument
 from trainer.world.observation import Observation, Offer
 
@@ -39,30 +39,30 @@ def judge_reply(
 def check(decision: Decision, seen: Observation, book: Book, gain: float, limits: TradingLimits) -> ActionError | None:
     """Why ``decision`` is blocked, or None. ``gain`` is the agent's profit in the window so far."""
     if decision.verb == HOLD:
-        return None if Offer(HOLD) in seen.offers else _blocked("not_offered", "HOLD is not offered here")
+        return None if Offer(HOLD) in seen.offers else blocked("not_offered", "HOLD is not offered here")
     price = seen.price(decision.market)
     if price is None:
-        return _blocked("unknown_market", f"{decision.market} is not traded now")
+        return blocked("unknown_market", f"{decision.market} is not traded now")
     if Offer(decision.verb, decision.market) not in seen.offers:
-        return _blocked("not_offered", f"{decision.verb} {decision.market} is not offered now")
+        return blocked("not_offered", f"{decision.verb} {decision.market} is not offered now")
     share = decision.percent / 100
     largest = limits.bet if decision.verb in (YES, NO) else limits.order
     if share > largest + 1e-9:
-        return _blocked("order_limit", f"{decision.percent}% is more than {largest:.0%} of the stake")
+        return blocked("order_limit", f"{decision.percent}% is more than {largest:.0%} of the stake")
     if book.stake <= 0:
-        return _blocked("no_balance", "there is no balance left to trade with")
+        return blocked("no_balance", "there is no balance left to trade with")
 
     before = _exposure(decision, book)
     after = before + (-share if decision.verb == SELL else share)
     if abs(after) <= abs(before) and before * after >= 0:
         return None  # a smaller position is always allowed
     if gain <= -limits.loss * book.stake:
-        return _blocked("loss_limit", f"the agent has lost {limits.loss:.0%} of its stake in this window")
+        return blocked("loss_limit", f"the agent has lost {limits.loss:.0%} of its stake in this window")
     if abs(after) > limits.position + 1e-9:
-        return _blocked("position_limit", f"the position would be more than {limits.position:.0%} of the stake")
+        return blocked("position_limit", f"the position would be more than {limits.position:.0%} of the stake")
     # Adding the whole order is exact for a position that grows, and conservative for one that changes direction.
     if book.committed + share * book.stake > book.balance + min(0.0, gain) + 1e-6:
-        return _blocked("over_balance", "the order is larger than what the balance allows")
+        return blocked("over_balance", "the order is larger than what the balance allows")
     return None
 
 
@@ -70,7 +70,3 @@ def _exposure(decision: Decision, book: Book) -> float:
     """The position in the decision's market, in shares of the stake at entry; negative if short."""
     held = book.positions.get(instrument(decision))
     return 0.0 if held is None else held.units * held.entry / book.stake
-
-
-def _blocked(reason: str, detail: str) -> ActionError:
-    return ActionError(reason, detail, blocked=True)

@@ -14,7 +14,6 @@ from functools import cached_property
 from data_bridge.models import AgentTrajectory, MarketOutcomes
 from trainer.world.actions import Decision
 from trainer.world.exchange import Book, Exchange, Tape, fill_price
-from trainer.world.guard import judge_reply
 from trainer.world.market import Hour, outcomes_of
 from trainer.world.replay import SimulatedWindow, decision_points
 
@@ -65,6 +64,8 @@ class PlayedOrders:
 def played_orders(window: SimulatedWindow, trajectories: Sequence[AgentTrajectory]) -> PlayedOrders | None:
     """The window from its log; None if that does not give the prices that were played, as without one of its rows."""
     hour = window.hour()
+    if not isinstance(hour, Hour):
+        return None
     orders = {one.trajectory_id: _orders(window, one) for one in trajectories}
     if any(len(own) != len(hour.minutes) for own in orders.values()):
         return None
@@ -76,7 +77,7 @@ def _orders(window: SimulatedWindow, trajectory: AgentTrajectory) -> Orders:
     found: list[Decision | None] = []
     for point, step in zip(decision_points(window, trajectory), trajectory.steps, strict=False):
         reply = step.llm_calls[-1].response if step.llm_calls else ""
-        decision, error = judge_reply(reply, point.seen, point.book, point.gain, point.limits)
+        decision, error = point.read(reply)
         found.append(decision if error is None and decision is not None and decision.market else None)
     return tuple(found)
 

@@ -1,12 +1,13 @@
-"""Lessons for the agents of the simulated market: looked up at every decision, put into the agent's own prompt, logged.
+"""Lessons for the agents of a simulated world: looked up at every decision, put into the agent's own prompt, logged.
 
-The time of a decision is the market's own clock. Nothing of the hour itself is known then, and nothing of later ones.
+The time of a decision is the world's own clock. Nothing of the hour itself is known then, and nothing of later ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from data_bridge.database import Database
 from data_bridge.lesson_client import context_of
@@ -16,7 +17,6 @@ from trainer.ledger.injections import Injection, record_injections
 from trainer.lesson import Lesson, LessonKind, Recall, Scope
 from trainer.world.agents import EXPLORER, Agent
 from trainer.world.market import moment
-from trainer.world.observation import Observation
 from trainer.world.player import PlayedHour
 from trainer.world.record import trajectory_id_of
 
@@ -30,7 +30,7 @@ class AgentLessons:
     policy: LessonsPolicy
 
     async def put(
-        self, messages: Sequence[ChatMessage], seen: Observation, agent: Agent
+        self, messages: Sequence[ChatMessage], seen: Any, agent: Agent
     ) -> tuple[list[ChatMessage], tuple[Lesson, ...]]:
         """The agent's prompt with its lessons, and which they are."""
         found = await self.recall.retrieve(

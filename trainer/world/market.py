@@ -19,23 +19,24 @@ import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
 from data_bridge.window_ids import start_of
 from trainer.world import headlines
 from trainer.world.chance import between, shuffled, unit
-from trainer.world.vocabulary import EVENTS, TICKERS, FamilyName
+from trainer.world.grammar import FamilyName
+from trainer.world.regimes import PERSISTENCE as PERSISTENCE
+from trainer.world.regimes import QUIET as QUIET
+from trainer.world.regimes import SAME_HOURS as SAME_TICKERS_HOURS
+from trainer.world.regimes import coin, turn_of
+from trainer.world.regimes import regime_of as regime_of
+from trainer.world.vocabulary import EVENTS, TICKERS
 
 EDITION = "2"
 """Of the world: its hours and its prompts. Stored with every window; a window of another edition is not replayed."""
 
 MIN_MOVE, MAX_MOVE = 0.02, 0.05
-PERSISTENCE = 0.4
-QUIET = 0.15
-"""Share of the hours of a ticker in which its news points nowhere."""
-SAME_TICKERS_HOURS = 3
-"""The hour's tickers are drawn for this many hours at a time."""
 
 _KEPT = 0.9
 """Of the distance to the usual price, from one hour to the next."""
@@ -121,6 +122,8 @@ class Market:
     stage: StageName = "one"
     decisions: int = 1
 
+    name: ClassVar[str] = "market"
+
     def hour(self, window_id: str, words: FamilyName = "trained", tickers: FamilyName = "trained") -> Hour:
         """The hour of ``window_id``: a pure function of this world and the id.
 
@@ -148,7 +151,7 @@ class Market:
 
     def _prediction(self, slot: int, window_id: str, number: int, steps: int) -> PredictionMarket:
         key = (self.seed, "prediction", number, slot)
-        direction = _coin(*key, "direction")
+        direction = coin(*key, "direction")
         hint_comes_true = unit(*key, "luck") >= self.luck / 2
         events = shuffled(EVENTS, self.seed, "events", number)
         yes_prices = tuple(round(between(0.4, 0.6, *key, "odds", step), 2) for step in range(steps))
@@ -185,28 +188,10 @@ class Market:
         return tuple(news)
 
 
-def _coin(*key: object) -> int:
-    return 1 if unit(*key) < 0.5 else -1
-
-
-def regime_of(seed: int, symbol: str, number: int) -> int:
-    """Rising (+1), quiet (0) or falling (-1). It was drawn at the last hour at which it did not just stay."""
-    drawn = number
-    while unit(seed, "regime stays", symbol, drawn) < PERSISTENCE:
-        drawn -= 1
-    if unit(seed, "quiet", symbol, drawn) < QUIET:
-        return 0
-    return _coin(seed, "regime", symbol, drawn)
-
-
 @lru_cache(maxsize=1 << 14)
 def _move(seed: int, luck: float, symbol: str, number: int) -> float:
     """How far the price moves in the hour after the first decision, as a share."""
-    key = (seed, "move", symbol, number)
-    direction = regime_of(seed, symbol, number)
-    if direction == 0 or unit(*key, "luck") < luck:
-        direction = _coin(*key, "coin")
-    return direction * between(MIN_MOVE, MAX_MOVE, *key, "size")
+    return turn_of(seed, luck, symbol, number) * between(MIN_MOVE, MAX_MOVE, seed, "move", symbol, number, "size")
 
 
 @lru_cache(maxsize=1 << 12)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,13 +21,11 @@ from data_bridge.migrate import has_game_tables, owns_game_tables
 from data_bridge.recorder import Recorder
 from trainer.ledger import simulation
 from trainer.world.agents import DEFAULT_EXPLORATION, EXPLORER, Agent, Exploration
-from trainer.world.exchange import Book
-from trainer.world.guard import DEFAULT_LIMITS, TradingLimits
 from trainer.world.lessons import AgentLessons
-from trainer.world.market import EDITION, Market
 from trainer.world.player import AgentHour, PlayedHour, Player
 from trainer.world.record import record_hour
-from trainer.world.states import state_of
+from trainer.world.rules import SimulatedWorld
+from trainer.world.worlds import rules_of, settings_of
 
 _MAX_AWAY = timedelta(seconds=15)
 """How long the database may be away before a world that is played stops; what is recorded waits in the spool."""
@@ -94,15 +93,15 @@ class Tally:
 async def play_windows(
     database: Database,
     spool_dir: Path,
-    market: Market,
+    market: SimulatedWorld,
     cast: Sequence[Agent],
     window_ids: Sequence[str],
     *,
     exploration: Exploration = DEFAULT_EXPLORATION,
-    limits: TradingLimits = DEFAULT_LIMITS,
+    limits: Any = None,
     lookahead: int = 0,
     write_together: int = 1,
-    markets: Mapping[str, Market] | None = None,
+    markets: Mapping[str, SimulatedWorld] | None = None,
     on_window: Callable[[PlayedHour], None] | None = None,
     lessons: AgentLessons | None = None,
 ) -> Tally:
@@ -114,13 +113,14 @@ async def play_windows(
     agent is shown what was known by then, and what it was shown is stored before the window is.
     """
     await refuse_a_live_game(database)
-    others = markets or {}
-    worlds = {window_id: astuple(others.get(window_id, market)) for window_id in window_ids}
-    todo = await simulation.unplayed(database, worlds, EDITION)
+    others, rules = markets or {}, rules_of(market)
+    limits = rules.limits if limits is None else limits
+    worlds = {window_id: settings_of(others.get(window_id, market)) for window_id in window_ids}
+    todo = await simulation.unplayed(database, worlds, rules.edition)
     first_index = await simulation.windows_played(database, market.seed)
     player = Player(market, cast, exploration, limits, others, lessons)
     known = await simulation.balances(database, [agent.agent_id for agent in cast])
-    player.resume({agent_id: Book(*figures) for agent_id, figures in known.items()})
+    player.resume({agent_id: rules.book(*figures) for agent_id, figures in known.items()})
     tally = Tally()
     async with Recorder(database, spool_dir, patience=_AT_THE_END) as recorder:
         waiting: list[PlayedHour] = []
@@ -134,7 +134,7 @@ async def play_windows(
             await simulation.claim(database, windows)
             if lessons is not None:
                 await lessons.log(database, waiting, market.seed)
-            await asyncio.gather(*(record_hour(recorder, database, played, market.seed) for played in waiting))
+            await asyncio.gather(*(record_hour(recorder, database, played, market.seed, rules) for played in waiting))
             await simulation.remember(database, windows, [_agent_row(market, life) for life in waiting[-1].agents])
             for played in waiting:
                 tally.add(played)
@@ -163,17 +163,17 @@ async def refuse_a_live_game(database: Database) -> None:
             )
 
 
-def _window_row(market: Market, limits: TradingLimits, played: PlayedHour, index: int) -> simulation.SimulatedWindowRow:
-    own = own_lives(played)
+def _window_row(market: SimulatedWorld, limits: Any, played: PlayedHour, index: int) -> simulation.SimulatedWindowRow:
+    own, rules = own_lives(played), rules_of(market)
     return simulation.SimulatedWindowRow(
         played.hour.window_id,
-        *(market.seed, market.luck, market.stage, market.decisions),
-        *(EDITION, index),
+        *settings_of(market),
+        *(rules.edition, index),
         limits=msgspec.json.encode(asdict(limits)).decode(),
         tape=msgspec.json.encode(played.tape).decode(),
         tried=len(own),
         succeeded=sum(life.pnl > 0 for life in own),
-        states=tuple(state_of(step.seen) for step in played.agents[0].steps),
+        states=tuple(rules.state_of(step.seen) for step in played.agents[0].steps),
     )
 
 
@@ -182,7 +182,7 @@ def own_lives(played: PlayedHour) -> list[AgentHour]:
     return [life for life in played.agents if all(step.answer.model != EXPLORER for step in life.steps)]
 
 
-def _agent_row(market: Market, life: AgentHour) -> simulation.SimulatedAgentRow:
+def _agent_row(market: SimulatedWorld, life: AgentHour) -> simulation.SimulatedAgentRow:
     agent, after = life.agent, life.after
     who = (agent.agent_id, market.seed, agent.index, agent.name, agent.role, agent.starting_balance)
     return simulation.SimulatedAgentRow(*who, after.balance, after.lifetime_pnl, agent.skill)

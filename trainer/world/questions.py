@@ -19,12 +19,12 @@ from data_bridge.window_ids import start_of, window_of
 from trainer.evidence import TRAINED_WORDS, UNSEEN_TICKERS, UNSEEN_WORDS
 from trainer.world.actions import BUY, SELL, Decision
 from trainer.world.chance import bits
-from trainer.world.exchange import Book, Exchange
+from trainer.world.exchange import NOMINAL_BALANCE, Book, Exchange
+from trainer.world.grammar import FamilyName
 from trainer.world.guard import DEFAULT_LIMITS, judge_reply
+from trainer.world.headlines import direction_of
 from trainer.world.market import Market, StageName
 from trainer.world.observation import Observation, messages_for, observe
-from trainer.world.replay import NOMINAL_BALANCE
-from trainer.world.vocabulary import FamilyName
 
 COLUMNS: Mapping[str, tuple[FamilyName, FamilyName]] = {
     TRAINED_WORDS: ("trained", "trained"),
@@ -63,6 +63,10 @@ class Question:
     def answer(self, direction: int) -> str:
         """The reply that takes ``direction`` at the usual stake."""
         return str(Decision(BUY if direction > 0 else SELL, self.ticker, 20))
+
+    def read(self) -> int:
+        """What a reader who knows all words makes of it."""
+        return direction_of(self.headline, self.ticker)
 
 
 def questions(

@@ -11,30 +11,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
-FamilyName = Literal["trained", "unseen"]
-Slots = Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class WordFamily:
-    """One family. A pattern has slots in braces; ``{ticker}`` and ``{number}`` are filled from outside."""
-
-    pointed: tuple[str, ...]
-    """Patterns of headlines that point up or down."""
-    neutral: tuple[str, ...]
-    """Patterns of headlines that point nowhere."""
-    mixed: tuple[str, ...]
-    """Patterns of headlines with something good and something bad, of equal weight, in slots that say which."""
-    plain: Slots
-    """Words that point nowhere."""
-    up: Slots
-    down: Slots
-
+from trainer.world.grammar import FamilyName as FamilyName
+from trainer.world.grammar import WordFamily as WordFamily
 
 TICKERS: Mapping[FamilyName, tuple[str, ...]] = {
     "trained": ("$COIN", "$NOVA", "$ORCA", "$MINT", "$FERN", "$KITE", "$JADE", "$ECHO"),

@@ -1,11 +1,8 @@
 /** The prompt that an agent was given: asked for now and then, kept while the server is away. */
-import { existsSync } from "node:fs";
-
 import { expect, test } from "vitest";
 
 import { type CurrentPrompt, Hindsight, promptMessages } from "../src/index.js";
 import { hindsightOf, refusal, serving } from "./console.js";
-import { ROOT } from "./python.js";
 
 const PROMPT: CurrentPrompt = {
   role: "trader",
@@ -48,9 +45,7 @@ test("a prompt is asked for once and stays while the server is away; an empty on
   expect(await prompts.forDecision("agent-1")).toBe(null);
 });
 
-const HAS_PROMPTS = existsSync(`${ROOT}trainer/console/prompt_api.py`);
-
-test.skipIf(!HAS_PROMPTS)("the console tells an agent its prompt (skipped while the console has none)", async () => {
+test("the console tells an agent its prompt", async () => {
   const { prompts } = await hindsightOf("agent", "prompted");
   expect(await prompts.current("prompted", "trader")).toMatchObject({ prompt_id: "", text: null, examples: [] });
   expect((await refusal(prompts.current("another"))).status).toBe(403);

@@ -96,6 +96,8 @@ async function demo(): Promise<void> {
   const key = await keyOf("agent", "demo-agent");
   const said = await output("npm", ["run", "-s", "demo"], CLIENT, { HINDSIGHT_URL: served.url, HINDSIGHT_KEY: key });
   expect(said).toContain(`Delivered 1 trajectory to ${served.url}, refused 0.`);
+  expect(said).toContain("The policy is the real service.");
+  expect(said).toContain("192 episodes");
 }
 
 async function simulatedDemo(): Promise<void> {
@@ -121,8 +123,14 @@ async function importRejected(): Promise<void> {
   expect(await output(PYTHON, words, game, { DATABASE_URL: served.database })).toContain("1 of them new");
 }
 
-test.each(COMMANDS)("%s", async (command) => {
-  const how = RUN[command];
-  expect(how, "a new command of the README needs a way to run it here").toBeDefined();
-  await how?.();
-});
+const PATIENCE_MS = 300_000; // the demo starts a database and a service of its own
+
+test.each(COMMANDS)(
+  "%s",
+  async (command) => {
+    const how = RUN[command];
+    expect(how, "a new command of the README needs a way to run it here").toBeDefined();
+    await how?.();
+  },
+  PATIENCE_MS,
+);

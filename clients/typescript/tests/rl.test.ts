@@ -1,5 +1,4 @@
-/** The policy's client, against the stand-in and, where the repository has it, against the real service. */
-import { existsSync } from "node:fs";
+/** The policy's client, against the stand-in and against the real service. */
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -11,7 +10,6 @@ import { type Environment, MUTATIONS, type Mutation, RLInterface, RLTrainer, typ
 import { folder, refusal, served } from "./console.js";
 import { PYTHON, ROOT } from "./python.js";
 
-const HAS_SERVICE = existsSync(`${ROOT}scripts/prompts.py`);
 const BUFFER = 64;
 const EMBEDDING = Array.from({ length: 1536 }, (_, place) => Math.sin(place));
 
@@ -46,7 +44,7 @@ const KEY = "the-key-of-the-tests-of-the-policy";
 async function real(): Promise<Opened> {
   const home = await mkdtemp(join(tmpdir(), "hs-rl-"));
   const environment = { DATABASE_URL: served.database, HINDSIGHT_CONSOLE_KEY: KEY, OMP_NUM_THREADS: "1" };
-  const flags = ["--prompt-buffer", String(BUFFER)];
+  const flags = ["--policy-buffer", String(BUFFER)];
   const rl = new RLInterface({ server: { directory: ROOT, python: PYTHON, home, flags, environment } });
   const close = async (): Promise<void> => {
     await rl.stopServer();
@@ -56,10 +54,10 @@ async function real(): Promise<Opened> {
 }
 
 describe.each([
-  ["the simulated policy", standIn, false],
-  ["the real service (skipped while scripts/prompts.py is absent)", real, !HAS_SERVICE],
-])("%s", (_, open, isAbsent) => {
-  describe.skipIf(isAbsent)("answers", () => {
+  ["the simulated policy", standIn],
+  ["the real service", real],
+])("%s", (_, open) => {
+  describe("answers", () => {
     let opened: Opened;
 
     beforeAll(async () => {

@@ -4,5 +4,6 @@
 and ``agreement`` are its parts: what the judge did, how each window was used, P&L against score, and whether the judge
 agrees with itself in another order. For the console, ``now`` is one model's run in hand, ``listings`` are pages of
 runs, windows, patterns and deeds, ``boards`` the judge and the machines, ``reward_history`` who got which reward,
-``advice`` what proposals were worth, ``lessons`` what verdicts taught. Nothing here writes.
+``advice`` what proposals were worth, ``lessons`` what verdicts taught; ``word_diff`` what changed in a text. Nothing
+here writes.
 """

@@ -128,16 +128,20 @@ def aim_of(policy: CpuPolicy, hours: Sequence[Alternatives], one_sided: int | No
 
 
 def pace(policy: CpuPolicy, aim: Aim) -> float:
-    """How large the step is to be: 1 for a policy that guesses, less the more of the hours' right answers it gives."""
-    if not aim.hours:
+    """How large the step is to be: 1 for a policy that guesses, less the more of the hours' right answers it gives.
+
+    An hour whose right answer does not count, because it was right nowhere else, says nothing about this.
+    """
+    hours = [one for one in aim.hours if one.right in aim.goal]
+    if not hours:
         return 1.0
-    odds = _logprobs(policy, aim.hours, aim.goal)
+    odds = _logprobs(policy, hours, aim.goal)
     odds = np.exp(odds - odds.max(axis=1, keepdims=True))
     chances = odds / odds.sum(axis=1, keepdims=True)
     answers = list(aim.goal)
-    given = [chance[answers.index(one.right)] for chance, one in zip(chances, aim.hours, strict=True)]
-    guessed = [1 / np.isfinite(np.log(chance)).sum() for chance in chances]
-    weights = _weights(aim.hours)
+    given = [chance[answers.index(one.right)] for chance, one in zip(chances, hours, strict=True)]
+    guessed = [1 / sum(answer in one.answers for answer in answers) for one in hours]
+    weights = _weights(hours)
     regret, by_guessing = float(weights @ (1 - np.array(given))), float(weights @ (1 - np.array(guessed)))
     return min(1.0, regret / by_guessing)
 

@@ -31,6 +31,7 @@ from trainer.train.backends.cpu_step import NotFinite, StepSettings, gradient_st
 from trainer.train.backends.loaded import Loaded
 from trainer.train.backends.packing import TokenWeights
 from trainer.train.backends.prepare import prepare, rows_at_fault, why_nothing
+from trainer.train.backends.ranks import RankLost, Ranks
 from trainer.train.backends.transfer import begin_from
 from trainer.types import Batch, Checkpoint, PreparedBatch, StepResult, Submitted
 
@@ -55,6 +56,7 @@ class CpuBackend:
             threads=trainee.threads,
             serve_url=serve_url,
             init_from=trainee.training.init_from,
+            workers=trainee.training.train_workers,
         )
         self._store = store_of(trainee.home, trainee.model.model)
         self._model: art.TrainableModel | None = None
@@ -169,8 +171,11 @@ class ArtCpuBackend:
         threads: int = 0,
         serve_url: str = "http://127.0.0.1:8808/v1",
         init_from: str | None = None,
+        workers: int = 1,
     ) -> None:
         self._home = home
+        self._workers = workers
+        self._ranks: Ranks | None = None
         self._init_from = init_from
         self._rank = rank
         self._seed = seed
@@ -201,6 +206,8 @@ class ArtCpuBackend:
             )
         loaded = Loaded(store, base_model, policy)
         loaded.synchronise()
+        if self._workers > 1:
+            self._ranks = Ranks.start(self._workers, base, lora_rank=self._rank, seed=self._seed, threads=self._threads)
         return loaded
 
     async def train(
@@ -279,7 +286,7 @@ class ArtCpuBackend:
             aim = None if history is None else self._aim(groups, history, parent)
             share = 1.0 if aim is None else pace(loaded.policy, aim)
             settings = replace(settings, learning_rate=settings.learning_rate * share)
-            measured = gradient_step(loaded.policy, groups, settings, seed=f"{self._seed}:{step}")
+            measured = self._gradient_step(groups, settings, parent, step)
             if aim is not None:
                 measured |= {"left_to_learn": share} | balance(loaded.policy, aim)
         except Exception as error:
@@ -292,6 +299,22 @@ class ArtCpuBackend:
         path = loaded.store.save(stored, loaded.policy.save)
         loaded.step = step
         return stored, path
+
+    def _gradient_step(
+        self, groups: Sequence[art.TrajectoryGroup], settings: StepSettings, parent: int, step: int
+    ) -> dict[str, float]:
+        """The step alone, or by all ranks; by those left, from the checkpoint again, if ranks are lost in it."""
+        loaded, ranks, seed = self._loaded, self._ranks, f"{self._seed}:{step}"
+        while ranks is not None and ranks.size > 1:
+            try:
+                with ranks.step(loaded.policy, loaded.store.path(parent) if parent else None):
+                    measured = gradient_step(loaded.policy, groups, settings, seed=seed, ranks=ranks)
+                return measured | {"ranks": float(ranks.size), "summing_seconds": ranks.seconds_summing}
+            except RankLost:
+                ranks.drop_lost()
+                loaded.synchronise()
+                loaded.step = None
+        return gradient_step(loaded.policy, groups, settings, seed=seed)
 
     def _aim(self, groups: Sequence[art.TrajectoryGroup], history: RewardHistory, parent: int) -> Aim:
         """How often each answer is to be given after the step that follows ``parent``."""
@@ -322,6 +345,9 @@ class ArtCpuBackend:
         """Waits for the current step, which becomes durable."""
         await asyncio.to_thread(self._thread.shutdown)
         self._registered = None
+        if self._ranks is not None:
+            await asyncio.to_thread(self._ranks.close)
+            self._ranks = None
 
     async def start_step(self) -> int:
         return await self._in_thread(lambda: self._loaded.start)

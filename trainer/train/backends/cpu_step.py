@@ -10,7 +10,7 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -66,8 +66,12 @@ class NotFinite(ArithmeticError):
     """The loss or its gradient is not a number. Raised before the optimizer sees it."""
 
 
+Numbered = tuple[int, PackedSequence]
+"""A sequence and its number within its update."""
+
+
 @dataclass(slots=True)
-class _Tally:
+class StepTally:
     """Values per trained token, from which the metrics are computed."""
 
     new: list[Tensor] = field(default_factory=list)
@@ -84,13 +88,37 @@ class _Tally:
     from_base: list[Tensor] = field(default_factory=list)
     """KL of whole distributions from the base model, where it was measured."""
 
+    def add(self, other: StepTally) -> None:
+        for name in StepTally.__slots__:
+            getattr(self, name).extend(getattr(other, name))
+
+
+class Team(Protocol):
+    """Several processes that make one update; see ``ranks``."""
+
+    def accumulate(
+        self, policy: CpuPolicy, numbered: Sequence[Numbered], trained: int, settings: StepSettings
+    ) -> tuple[float, dict[int, StepTally]]:
+        """As the function below, over all of them."""
+        ...
+
+    def agree(self, policy: CpuPolicy) -> None:
+        """After an update: raises unless all of them have come to the weights of ``policy``."""
+        ...
+
 
 def gradient_step(
-    policy: CpuPolicy, groups: Sequence[art.TrajectoryGroup], settings: StepSettings, *, seed: str
+    policy: CpuPolicy,
+    groups: Sequence[art.TrajectoryGroup],
+    settings: StepSettings,
+    *,
+    seed: str,
+    ranks: Team | None = None,
 ) -> dict[str, float]:
     """Train ``policy`` on ``groups`` and return the step's metrics. BackendError if nothing was trainable.
 
-    Gradients accumulate over the packed sequences; ``seed`` decides their order.
+    Gradients accumulate over the packed sequences, in this process or in several ``ranks``; ``seed`` decides their
+    order.
     """
     sequences = settings.pack(groups, policy.tokenizer, seed=seed)
     if not any(sequence.trainable_tokens for sequence in sequences):
@@ -99,11 +127,10 @@ def gradient_step(
             "log-probabilities, or that the replies can be scored, and that the scores of a group differ."
         )
     started = monotonic()
-    policy.learns_entropy = settings.entropy_bonus > 0
-    tally = _Tally()
+    tally = StepTally()
     losses, norms = [], []
     for part in _parts(sequences, settings.updates):
-        loss, norm = _update(policy, part, settings, tally)
+        loss, norm = _update(policy, part, settings, tally, ranks)
         losses.append(loss)
         norms.append(norm)
     seconds = monotonic() - started
@@ -121,33 +148,60 @@ def gradient_step(
 
 
 def _update(
-    policy: CpuPolicy, sequences: Sequence[PackedSequence], settings: StepSettings, tally: _Tally
+    policy: CpuPolicy, sequences: Sequence[PackedSequence], settings: StepSettings, tally: StepTally, ranks: Team | None
 ) -> tuple[float, float]:
     """One optimizer update: the mean loss over all trained tokens of ``sequences``, and the gradient's norm."""
     trained = sum(sequence.trainable_tokens for sequence in sequences)
+    numbered = list(enumerate(sequences))
+    begin_update(policy, settings)
+    total, noted = (accumulate if ranks is None else ranks.accumulate)(policy, numbered, trained, settings)
+    for number in sorted(noted):
+        tally.add(noted[number])
+    norm = finish_update(policy, settings, total)
+    if ranks is not None:
+        ranks.agree(policy)
+    return total, norm
+
+
+def begin_update(policy: CpuPolicy, settings: StepSettings) -> None:
+    """No gradient yet, and the optimizer as the settings say."""
+    policy.learns_entropy = settings.entropy_bonus > 0
     for group in policy.optimizer.param_groups:
         group["lr"], group["weight_decay"] = settings.learning_rate, settings.weight_decay
     policy.optimizer.zero_grad(set_to_none=True)
+
+
+def accumulate(
+    policy: CpuPolicy, numbered: Sequence[Numbered], trained: int, settings: StepSettings
+) -> tuple[float, dict[int, StepTally]]:
+    """Add up the gradients of some sequences of an update that trains ``trained`` tokens; their part of its loss."""
     total = 0.0
-    for number, sequence in enumerate(sequences):
-        loss = _loss(policy, sequence, settings, tally, sample_base=number % _KL_SAMPLE == 0) / trained
+    noted: dict[int, StepTally] = {}
+    for number, sequence in numbered:
+        noted[number] = StepTally()
+        loss = _loss(policy, sequence, settings, noted[number], sample_base=number % _KL_SAMPLE == 0) / trained
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
         total += float(loss.detach())
+    return total, noted
+
+
+def finish_update(policy: CpuPolicy, settings: StepSettings, loss: float) -> float:
+    """Clip the gradient and make the update; the gradient's norm. NotFinite before the optimizer sees such a one."""
     norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm))
-    if not math.isfinite(total) or not math.isfinite(norm):
+    if not math.isfinite(loss) or not math.isfinite(norm):
         raise NotFinite
     policy.optimizer.step()
-    return total, norm
+    return norm
 
 
 def backward(policy: CpuPolicy, sequence: PackedSequence, settings: StepSettings) -> None:
     """Forward and backward pass of one sequence alone."""
-    loss = _loss(policy, sequence, settings, _Tally(), sample_base=False) / sequence.trainable_tokens
+    loss = _loss(policy, sequence, settings, StepTally(), sample_base=False) / sequence.trainable_tokens
     loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
 
 
 def _loss(
-    policy: CpuPolicy, sequence: PackedSequence, settings: StepSettings, tally: _Tally, *, sample_base: bool
+    policy: CpuPolicy, sequence: PackedSequence, settings: StepSettings, tally: StepTally, *, sample_base: bool
 ) -> Tensor:
     """ART's policy loss summed over the sequence's trained tokens, minus the entropy bonus."""
     from art.loss import loss_fn
@@ -196,7 +250,7 @@ def _parts(sequences: Sequence[PackedSequence], number: int) -> list[Sequence[Pa
     return [sequences[start::number] for start in range(number)]
 
 
-def _note(tally: _Tally, inputs: dict[str, Any], targets: Tensor, likelihoods: Likelihoods, objective: Any) -> None:
+def _note(tally: StepTally, inputs: dict[str, Any], targets: Tensor, likelihoods: Likelihoods, objective: Any) -> None:
     new = likelihoods.logprobs.detach()
     old = inputs["logprobs"][0, targets]
     old = torch.where(old.isnan(), new, old)
@@ -225,7 +279,7 @@ def _ratios(differences: Tensor, replies: Tensor, objective: Any) -> Tensor:
     return {"sequence": reply, "average": (own + reply) / 2, "geometric_average": (own * reply).sqrt()}[level]
 
 
-def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
+def _metrics(tally: StepTally, settings: StepSettings) -> dict[str, float]:
     new, old, advantages = torch.cat(tally.new), torch.cat(tally.old), torch.cat(tally.advantages)
     ratio = torch.cat(tally.ratios)
     low, high = _clip_range(settings.objective)
@@ -246,7 +300,7 @@ def _metrics(tally: _Tally, settings: StepSettings) -> dict[str, float]:
     return metrics
 
 
-def _behaviour_metrics(tally: _Tally, new: Tensor, old: Tensor, region: Region) -> dict[str, float]:
+def _behaviour_metrics(tally: StepTally, new: Tensor, old: Tensor, region: Region) -> dict[str, float]:
     """How far the policy is from those that sampled the tokens, and what was done about it."""
     then = torch.cat(tally.then)
     weight = (old - then).clamp(-20, 20).exp()

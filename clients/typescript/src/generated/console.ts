@@ -275,6 +275,176 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/prompts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Prompts, the latest first */
+        get: operations["get_prompts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/{prompt_id}/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a prompt to all agents of its role, if the gate's evidence allows it */
+        post: operations["promote_prompt"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/current": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The prompt that an agent is to use, by the release that it was given */
+        get: operations["current_prompt"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/policy/get_distribution": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** How likely each mutation is for a prompt */
+        post: operations["get_distribution"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/policy/load": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Go on from a saved policy, as a new version */
+        post: operations["load_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/policy/save": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Save the policy under a name */
+        post: operations["save_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/policy/select_action": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Choose a mutation for a prompt */
+        post: operations["select_action"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/policy/stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The policy's version, experience and last losses */
+        get: operations["policy_stats"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/policy/store_experience": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep what a mutation was worth */
+        post: operations["store_experience"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/prompts/policy/update": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Learn from the experience, once the buffer is full */
+        post: operations["update_policy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/releases": {
         parameters: {
             query?: never;
@@ -562,12 +732,95 @@ export interface components {
             /** Who */
             who: string;
         };
+        /** BufferStats */
+        BufferStats: {
+            /** Needed */
+            needed: number;
+            /** Size */
+            size: number;
+            /** Waiting */
+            waiting: number;
+        };
         /** Component */
         Component: {
             /** Name */
             name: string;
             /** Value */
             value: number;
+        };
+        /**
+         * EmbeddedSelect
+         * @description A prompt to choose a mutation for, by its embedding.
+         */
+        EmbeddedSelect: {
+            /**
+             * Action Mask
+             * @description Which actions are allowed; unset: all.
+             * @default null
+             */
+            action_mask?: [
+                true,
+                boolean,
+                boolean,
+                boolean,
+                boolean,
+                boolean
+            ] | null;
+            /**
+             * Deterministic
+             * @description The most likely action instead of a drawn one.
+             * @default false
+             */
+            deterministic?: boolean;
+            /**
+             * Embedding
+             * @description 1536 numbers.
+             */
+            embedding: number[];
+            /**
+             * Seed
+             * @description To draw the same action again.
+             * @default null
+             */
+            seed?: number | null;
+        };
+        /**
+         * EmbeddedState
+         * @description A prompt by its embedding, and which mutations apply to it.
+         */
+        EmbeddedState: {
+            /**
+             * Action Mask
+             * @description Which actions are allowed; unset: all.
+             * @default null
+             */
+            action_mask?: [
+                true,
+                boolean,
+                boolean,
+                boolean,
+                boolean,
+                boolean
+            ] | null;
+            /**
+             * Embedding
+             * @description 1536 numbers.
+             */
+            embedding: number[];
+        };
+        /**
+         * ExperienceStats
+         * @description received = trained + waiting + stale.
+         */
+        ExperienceStats: {
+            /** Received */
+            received: number;
+            /** Stale */
+            stale: number;
+            /** Trained */
+            trained: number;
+            /** Waiting */
+            waiting: number;
         };
         /**
          * ForgottenRows
@@ -823,6 +1076,30 @@ export interface components {
             week: string;
         };
         /**
+         * PolicyLosses
+         * @description What an update did.
+         */
+        PolicyLosses: {
+            /** Approx Kl */
+            approx_kl: number;
+            /** Clip Share */
+            clip_share: number;
+            /** Entropy */
+            entropy: number;
+            /** Experience */
+            experience: number;
+            /** Explained Variance */
+            explained_variance: number | null;
+            /** Learning Rate */
+            learning_rate: number;
+            /** Policy Loss */
+            policy_loss: number;
+            /** Value Loss */
+            value_loss: number;
+            /** Version */
+            version: number;
+        };
+        /**
          * Problem
          * @description The one shape of errors.
          */
@@ -966,6 +1243,35 @@ export interface components {
             /** Step */
             step: number;
         };
+        /** PromptEntry */
+        PromptEntry: {
+            /** Gain */
+            gain: number | null;
+            /**
+             * Made At
+             * Format: date-time
+             */
+            made_at: string;
+            /** Made By */
+            made_by: string;
+            /** Mutation */
+            mutation: string;
+            /** Parent */
+            parent: string | null;
+            /** Prompt Id */
+            prompt_id: string;
+            /** Role */
+            role: string;
+            /** Text */
+            text: string;
+        };
+        /** PromptTurns */
+        PromptTurns: {
+            /** Assistant */
+            assistant: string;
+            /** User */
+            user: string;
+        };
         /**
          * ReleaseEntry
          * @description A checkpoint, with its state and evidence.
@@ -1082,6 +1388,42 @@ export interface components {
             steps: number;
             /** Trajectories */
             trajectories: number;
+        };
+        /**
+         * SentFact
+         * @description Anything else that is known afterwards: about a quest, a ticket, an agent.
+         */
+        SentFact: {
+            /**
+             * After
+             * @default null
+             */
+            after?: number | null;
+            /**
+             * At
+             * @default null
+             */
+            at?: string | null;
+            /**
+             * Before
+             * @default null
+             */
+            before?: number | null;
+            /** Kind */
+            kind: string;
+            /** Subject */
+            subject: string;
+            /**
+             * Text
+             * @default null
+             */
+            text?: string | null;
+            /**
+             * Visible
+             * @description Whether the agents could see it when they decided.
+             * @default false
+             */
+            visible?: boolean;
         };
         /** SentNews */
         SentNews: {
@@ -1283,10 +1625,10 @@ export interface components {
         StartEvaluation: {
             /**
              * Eval Judge
-             * @description Judge of the evaluation: outcome, llm, or auto (another than the training judge when there are two).
+             * @description Judge of the evaluation: outcome, reward, llm, or auto (another than the training judge when there are two).
              * @default null
              */
-            eval_judge?: ("auto" | "outcome" | "llm") | null;
+            eval_judge?: ("auto" | "outcome" | "reward" | "llm") | null;
             /**
              * Eval Judge Model
              * @description Model of the evaluation judge.
@@ -1307,7 +1649,7 @@ export interface components {
             eval_points?: number | null;
             /**
              * Eval Questions
-             * @description Simulated market only: questions with unseen words in the reading test; 0: no reading test.
+             * @description Simulated worlds only: questions with unseen words in the reading test; 0: no reading test.
              * @default null
              */
             eval_questions?: number | null;
@@ -1415,7 +1757,7 @@ export interface components {
         StartJudge: {
             /**
              * Judge
-             * @description `outcome` (offline, not an LLM), or `llm`; auto takes the LLM when --judge-model is set.
+             * @description `outcome`, `reward` (offline, not an LLM), or `llm`; auto takes the LLM when --judge-model is set.
              * @default null
              */
             judge?: string | null;
@@ -1499,7 +1841,7 @@ export interface components {
             purposes?: string[] | null;
             /**
              * Rubric
-             * @description Name of a built-in rubric, or a file of your own.
+             * @description Built-in rubric, or a file; unset: the world's.
              * @default null
              */
             rubric?: string | null;
@@ -1565,13 +1907,13 @@ export interface components {
             explore?: ("temperature" | "answers") | null;
             /**
              * Luck
-             * @description Probability that an hour's move has nothing to do with the news; half of such hours go against it.
+             * @description Probability that what happens in an hour has nothing to do with the news; half of such hours go against it.
              * @default null
              */
             luck?: number | null;
             /**
              * Stage
-             * @description One ticker and a headline a decision; or several tickers and a prediction market.
+             * @description One ticker or errand with its news a decision; or several, with prediction markets or partners.
              * @default null
              */
             stage?: ("one" | "several") | null;
@@ -1583,7 +1925,7 @@ export interface components {
             temperature?: number | null;
             /**
              * World Seed
-             * @description Seed of the simulated market.
+             * @description Seed of the simulated world.
              * @default null
              */
             world_seed?: number | null;
@@ -1637,7 +1979,7 @@ export interface components {
             hold?: boolean | null;
             /**
              * Iterations
-             * @description Simulated market only: days that are played, judged and trained on.
+             * @description Simulated worlds: days that are played and trained on.
              * @default null
              */
             iterations?: number | null;
@@ -1647,6 +1989,12 @@ export interface components {
              * @default null
              */
             keep_checkpoints?: number | null;
+            /**
+             * Max Lag
+             * @description Simulated worlds only: days that play may be ahead of training; 1: the next day is played and judged, by the checkpoint from before this day's training, while this one is trained.
+             * @default null
+             */
+            max_lag?: number | null;
             /**
              * Max Undecided
              * @description Undecided checkpoints in a row after which training starts from what the agents use; 0: never.
@@ -1673,13 +2021,13 @@ export interface components {
             resume?: boolean | null;
             /**
              * Simulate
-             * @description Play the simulated market before each iteration; auto: only on the embedded database.
+             * @description Play the simulated world before each iteration; auto: only on the embedded database.
              * @default null
              */
             simulate?: ("auto" | "on" | "off") | null;
             /**
              * Windows Per Iteration
-             * @description Simulated market only: hours in such a day.
+             * @description Simulated worlds only: hours in such a day.
              * @default null
              */
             windows_per_iteration?: number | null;
@@ -1717,6 +2065,8 @@ export interface components {
             training?: components["schemas"]["StartTraining"] | null;
             /** @default null */
             windows?: components["schemas"]["StartWindows"] | null;
+            /** @default null */
+            workers?: components["schemas"]["StartWorkers"] | null;
         };
         /**
          * StartTraining
@@ -1910,6 +2260,12 @@ export interface components {
              */
             token_weights?: ("reply" | "token") | null;
             /**
+             * Train Workers
+             * @description Processes that share a gradient step, each with its copy of the model; they divide --threads (CPU).
+             * @default null
+             */
+            train_workers?: number | null;
+            /**
              * Undo On
              * @description Go back to the last step before a metric crossed a threshold, and on with smaller steps (CPU); off: never.
              * @default null
@@ -1958,6 +2314,12 @@ export interface components {
              */
             eval_windows?: number | null;
             /**
+             * Facts View
+             * @description Read facts from this SQL view of yours instead of our own table.
+             * @default null
+             */
+            facts_view?: string | null;
+            /**
              * Held Out Share
              * @description Share of windows kept for the next ruling, the newest: at least 15, none if fewer than 30.
              * @default null
@@ -1999,6 +2361,42 @@ export interface components {
              * @default null
              */
             until?: string | null;
+            /**
+             * World
+             * @description Kind of game: market, quests, desk, or a file.
+             * @default null
+             */
+            world?: string | null;
+        };
+        /**
+         * StartWorkers
+         * @description The table [workers] of run.toml.
+         */
+        StartWorkers: {
+            /**
+             * Ray Address
+             * @description Address of the Ray cluster to place the workers on, or `auto`; unset: Ray is started on this machine.
+             * @default null
+             */
+            ray_address?: string | null;
+            /**
+             * Worker Env
+             * @description File with DATABASE_URL and the judge's key that each worker reads on its own host; unset: one for this machine is written, and on others the environment of Ray's processes counts.
+             * @default null
+             */
+            worker_env?: string | null;
+            /**
+             * Worker Lease
+             * @description Silence of a worker after which another one does its units.
+             * @default null
+             */
+            worker_lease?: string | null;
+            /**
+             * Workers
+             * @description Worker processes that read and judge, placed by Ray (the extra `scale`); 0: this process does it.
+             * @default null
+             */
+            workers?: number | null;
         };
         /**
          * StepPoint
@@ -2085,6 +2483,34 @@ export interface components {
             trained: number;
             /** Window Id */
             window_id: string;
+        };
+        /**
+         * WrittenSelect
+         * @description A prompt to choose a mutation for, by its text.
+         */
+        WrittenSelect: {
+            /**
+             * Deterministic
+             * @description The most likely action instead of a drawn one.
+             * @default false
+             */
+            deterministic?: boolean;
+            /** Prompt */
+            prompt: string;
+            /**
+             * Seed
+             * @description To draw the same action again.
+             * @default null
+             */
+            seed?: number | null;
+        };
+        /**
+         * WrittenState
+         * @description A prompt by its text: it is embedded here, and which mutations apply is read from it.
+         */
+        WrittenState: {
+            /** Prompt */
+            prompt: string;
         };
     };
     responses: never;
@@ -2703,6 +3129,8 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": {
+                    /** Facts */
+                    facts?: components["schemas"]["SentFact"][];
                     /**
                      * Hours
                      * @default 1
@@ -4124,6 +4552,1344 @@ export interface operations {
             };
             /** @description no key */
             401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_prompts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Prompts, the latest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Entries */
+                        entries: components["schemas"]["PromptEntry"][];
+                    };
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    promote_prompt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                prompt_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /**
+                     * Canary
+                     * @description To this share of the agents first.
+                     * @default null
+                     */
+                    canary?: number | null;
+                    /**
+                     * Force
+                     * @description Against the gate, or without evidence; recorded.
+                     * @default false
+                     */
+                    force?: boolean;
+                    /**
+                     * Reason
+                     * @description Why; kept with the release.
+                     */
+                    reason: string;
+                    /**
+                     * Role
+                     * @description Whose prompt it is to be.
+                     * @default
+                     */
+                    role?: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Give a prompt to all agents of its role, if the gate's evidence allows it */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Forced */
+                        forced: boolean;
+                        /** Reason */
+                        reason: string;
+                        /** Release */
+                        release: string;
+                        /** State */
+                        state: string;
+                    };
+                };
+            };
+            /** @description not json */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    current_prompt: {
+        parameters: {
+            query: {
+                agent_id: string;
+                role?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The prompt that an agent is to use, by the release that it was given */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Examples */
+                        examples: components["schemas"]["PromptTurns"][];
+                        /** Prompt Id */
+                        prompt_id: string;
+                        /** Prompt Version */
+                        prompt_version: string;
+                        /** Release */
+                        release: string | null;
+                        /** Role */
+                        role: string;
+                        /** System */
+                        system: string | null;
+                        /** Text */
+                        text: string | null;
+                        /** Variables */
+                        variables: string[];
+                    };
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_distribution: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddedState"] | components["schemas"]["WrittenState"];
+            };
+        };
+        responses: {
+            /** @description How likely each mutation is for a prompt */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Action Mask */
+                        action_mask: boolean[];
+                        /** Embedding */
+                        embedding: number[] | null;
+                        /** Entropy */
+                        entropy: number;
+                        /** Names */
+                        names: string[];
+                        /** Probabilities */
+                        probabilities: number[];
+                        /** Value */
+                        value: number;
+                        /** Version */
+                        version: number;
+                    };
+                };
+            };
+            /** @description not json */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    load_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /** Name */
+                    name: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Go on from a saved policy, as a new version */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** From Version */
+                        from_version: number;
+                        /** Name */
+                        name: string;
+                        /** Sha256 */
+                        sha256: string;
+                        /** Version */
+                        version: number;
+                    };
+                };
+            };
+            /** @description not json */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    save_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /** Name */
+                    name: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Save the policy under a name */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Name */
+                        name: string;
+                        /** Sha256 */
+                        sha256: string;
+                        /** Version */
+                        version: number;
+                    };
+                };
+            };
+            /** @description Save the policy under a name */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Name */
+                        name: string;
+                        /** Sha256 */
+                        sha256: string;
+                        /** Version */
+                        version: number;
+                    };
+                };
+            };
+            /** @description not json */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    select_action: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddedSelect"] | components["schemas"]["WrittenSelect"];
+            };
+        };
+        responses: {
+            /** @description Choose a mutation for a prompt */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Action */
+                        action: number;
+                        /** Action Mask */
+                        action_mask: boolean[];
+                        /** Embedding */
+                        embedding: number[] | null;
+                        /** Log Prob */
+                        log_prob: number;
+                        /** Name */
+                        name: string;
+                        /** Probabilities */
+                        probabilities: number[];
+                        /** Value */
+                        value: number;
+                        /** Version */
+                        version: number;
+                    };
+                };
+            };
+            /** @description not json */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    policy_stats: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The policy's version, experience and last losses */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Action Counts */
+                        action_counts: {
+                            [key: string]: number;
+                        };
+                        /** Actions */
+                        actions: string[];
+                        buffer: components["schemas"]["BufferStats"];
+                        /** Dimensions */
+                        dimensions: number;
+                        experience: components["schemas"]["ExperienceStats"];
+                        last_update: components["schemas"]["PolicyLosses"] | null;
+                        /** Mean Reward */
+                        mean_reward: number | null;
+                        /** Parent */
+                        parent: number | null;
+                        /** Saved */
+                        saved: string[];
+                        /** Updates */
+                        updates: number;
+                        /** Version */
+                        version: number;
+                    };
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    store_experience: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /** Action */
+                    action: number;
+                    /**
+                     * Action Mask
+                     * @description Which actions were allowed; unset: all.
+                     * @default null
+                     */
+                    action_mask?: [
+                        true,
+                        boolean,
+                        boolean,
+                        boolean,
+                        boolean,
+                        boolean
+                    ] | null;
+                    /**
+                     * Done
+                     * @description Whether the episode ended with it.
+                     * @default true
+                     */
+                    done?: boolean;
+                    /**
+                     * Embedding
+                     * @description 1536 numbers.
+                     */
+                    embedding: number[];
+                    /**
+                     * Episode
+                     * @description Unset: an episode of its own.
+                     * @default null
+                     */
+                    episode?: string | null;
+                    /**
+                     * Experience Id
+                     * @description The same id twice is stored once: for retries.
+                     * @default null
+                     */
+                    experience_id?: string | null;
+                    /** Reward */
+                    reward: number;
+                    /**
+                     * Step
+                     * @description Its place in the episode.
+                     * @default 0
+                     */
+                    step?: number;
+                    /**
+                     * Version
+                     * @description Of the policy that acted, as /select_action answered it.
+                     */
+                    version: number;
+                };
+            };
+        };
+        responses: {
+            /** @description Keep what a mutation was worth */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Experience Id */
+                        experience_id: string;
+                        /** Needed */
+                        needed: number;
+                        /** Stored */
+                        stored: boolean;
+                        /** Usable */
+                        usable: boolean;
+                        /** Version */
+                        version: number;
+                        /** Waiting */
+                        waiting: number;
+                    };
+                };
+            };
+            /** @description Keep what a mutation was worth */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** Experience Id */
+                        experience_id: string;
+                        /** Needed */
+                        needed: number;
+                        /** Stored */
+                        stored: boolean;
+                        /** Usable */
+                        usable: boolean;
+                        /** Version */
+                        version: number;
+                        /** Waiting */
+                        waiting: number;
+                    };
+                };
+            };
+            /** @description not json */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not json */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description wrong host */
+            421: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description internal */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description database away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    update_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /**
+                     * Wait
+                     * @description Answer when the update is done; otherwise at once, with 202.
+                     * @default true
+                     */
+                    wait?: boolean;
+                };
+            };
+        };
+        responses: {
+            /** @description Learn from the experience, once the buffer is full */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        losses: components["schemas"]["PolicyLosses"] | null;
+                        /** Needed */
+                        needed: number;
+                        /** State */
+                        state: string;
+                        /** Version */
+                        version: number;
+                        /** Waiting */
+                        waiting: number;
+                    };
+                };
+            };
+            /** @description Learn from the experience, once the buffer is full */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        losses: components["schemas"]["PolicyLosses"] | null;
+                        /** Needed */
+                        needed: number;
+                        /** State */
+                        state: string;
+                        /** Version */
+                        version: number;
+                        /** Waiting */
+                        waiting: number;
+                    };
+                };
+            };
+            /** @description not json */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no key */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not json */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -15,7 +15,7 @@ export interface ServerOptions {
   port?: number;
   /** The server's home; default: its own, `.hindsight` of the checkout. */
   home?: string;
-  /** More flags of `scripts/prompts.py serve`, such as `--prompt-buffer 128`. */
+  /** More flags of `scripts/prompts.py serve`, such as `--policy-buffer 128`. */
   flags?: readonly string[];
   /** Added to the environment, which is how a key or a DATABASE_URL is passed: arguments can be read by others. */
   environment?: Readonly<Record<string, string>>;
@@ -54,7 +54,7 @@ export class ServerProcess {
     const words = ["scripts/prompts.py", "serve", "--json", "--port", String(options.port ?? 0), ...home];
     const child = spawn(python, [...words, ...(options.flags ?? [])], {
       cwd: directory,
-      env: { ...process.env, ...options.environment },
+      env: { ...withoutOurOwn(process.env), ...options.environment },
       stdio: ["ignore", "pipe", "pipe"],
     });
     try {
@@ -72,6 +72,12 @@ export class ServerProcess {
     process.off("exit", this.#endWithUs);
     await end(this.#child);
   }
+}
+
+/** The environment without the address and the key by which we may know a console: they are not settings of a server. */
+function withoutOurOwn(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  const { HINDSIGHT_URL: _url, HINDSIGHT_KEY: _key, ...rest } = environment;
+  return rest;
 }
 
 async function ready(child: ChildProcess, timeoutMs: number): Promise<Ready> {

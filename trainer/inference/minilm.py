@@ -56,7 +56,6 @@ class MiniLm:
         from tokenizers import Tokenizer
 
         torch.set_num_threads(1)
-        torch.set_grad_enabled(False)
         self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(_MOST_TOKENS)
         self._tokenizer.no_padding()
@@ -86,12 +85,13 @@ class MiniLm:
         from torch.nn.functional import embedding, normalize
 
         lengths = [len(one) for one in tokens]
-        ids = torch.tensor([token for one in tokens for token in one])
-        places = torch.cat([self._places[:length] for length in lengths])
-        state = self._norm(embedding(ids, self._words).add_(places))
-        for layer in self._layers:
-            state = layer.forward(state, lengths)
-        return normalize(torch.stack([one.mean(0) for one in state.split(lengths)]), dim=1)
+        with torch.inference_mode():
+            ids = torch.tensor([token for one in tokens for token in one])
+            places = torch.cat([self._places[:length] for length in lengths])
+            state = self._norm(embedding(ids, self._words).add_(places))
+            for layer in self._layers:
+                state = layer.forward(state, lengths)
+            return normalize(torch.stack([one.mean(0) for one in state.split(lengths)]), dim=1)
 
 
 class _Layer:

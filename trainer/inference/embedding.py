@@ -6,7 +6,6 @@ Nothing here imports torch. Texts that are asked for while others are embedded g
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from data_bridge.child_environment import child_environment
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.redaction import redact, register_secret
+from trainer.config.lessons import EmbeddingSecrets, EmbeddingSettings
+from trainer.inference.minilm import DIMENSIONS, LENGTH, NAME, model_folder
 from trainer.ledger.verdicts import Together
-from trainer.lessons.minilm import DIMENSIONS, LENGTH, NAME, model_folder
 
 if TYPE_CHECKING:
-    from trainer.lesson import Vectors
+    from trainer.lesson import Embedder, Vectors
 
 _PATIENCE = 120.0
 """Seconds for its process to start, and for each of its answers."""
@@ -101,11 +102,11 @@ class EmbeddedModel:
         if self._process is None or self._process.returncode is not None:
             model_folder()
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "trainer.lessons.minilm"),
+                *(sys.executable, "-m", "trainer.inference.minilm"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-                env=_environment(),
+                env=child_environment(),
                 start_new_session=True,  # a Ctrl-C is for whoever started us; the process ends with our pipe
                 limit=2**24,
             )
@@ -118,20 +119,6 @@ class EmbeddedModel:
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """No secrets: what the process needs to find Python's modules and nothing else."""
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT")
-    own = {name: os.environ[name] for name in kept if name in os.environ}
-    found = os.pathsep.join(path for path in sys.path if path)
-    return {
-        **own,
-        "PYTHONPATH": found,
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
 
 
 async def _read(process: asyncio.subprocess.Process) -> bytes:
@@ -194,3 +181,14 @@ class EmbeddingEndpoint:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+def embedder_of(settings: EmbeddingSettings, secrets: EmbeddingSecrets) -> Embedder:
+    """Nothing is loaded or called before the first text. ConfigurationError for an address without a model."""
+    if settings.embedding_model is None:
+        if settings.embedding_base_url is not None:
+            raise ConfigurationError("EMBEDDING_BASE_URL needs EMBEDDING_MODEL: name the model that embeds.")
+        return EmbeddedModel()
+    secret = secrets.embedding_api_key
+    key = "none" if secret is None else secret.get_secret_value().strip()
+    return EmbeddingEndpoint(settings.embedding_model, settings.embedding_base_url, key, settings.embedding_dimensions)

@@ -1,0 +1,275 @@
+"""Units judged by workers that Ray places: the same verdicts as in one process, whatever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pydantic import SecretStr
+
+import data_bridge.shares
+import trainer.workers.units
+from data_bridge.connection_url import parse_connection_url
+from data_bridge.database import Database, open_database
+from data_bridge.quality import Rules
+from tests.builders import NOW, hours_before, insert_trajectory, insert_window
+from tests.builders_judge import API_KEY
+from tests.builders_run import World
+from tests.fakes.judge_server import JudgeServer
+from tests.fakes.kills import Count, kill
+from tests.fakes.training_backend import FakeBackend
+from trainer.cli.judge_windows import main
+from trainer.config.sections import JudgeSecrets, TrainingJudge
+from trainer.workers import elsewhere
+from trainer.workers.sections import secrets_file, secrets_from, section_of
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = """
+import sys
+from ray._private import ray_constants
+from trainer.workers.ray_cluster import NETWORK, PRIVATE
+import os
+os.environ.update(NETWORK | PRIVATE)
+import ray
+ray_constants.ENABLE_RAY_CLUSTER = False
+ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The address of a Ray for the tests of this file."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert address.startswith("127.0.0.1:"), "reachable from this machine only"
+    yield address
+    process.stdin.close()
+    process.wait(30)
+
+
+@dataclass(frozen=True)
+class Judging:
+    """judge_windows as a process, on one database."""
+
+    url: str
+    home: Path
+    server: JudgeServer
+
+    def command(self, *flags: str) -> list[str]:
+        return [
+            *(sys.executable, str(ROOT / "scripts" / "judge_windows.py"), "--json", "--until", NOW.isoformat()),
+            *("--home", str(self.home), "--judge-model", "judge", "--judge-base-url", self.server.base_url, *flags),
+        ]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HINDSIGHT_", "JUDGE_"))}
+        return kept | {"DATABASE_URL": self.url, "JUDGE_API_KEY": API_KEY, "JUDGE_PRICE": "1/10"}
+
+    def started(self, command: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    async def result(self, *flags: str) -> dict[str, Any]:
+        process = await asyncio.create_subprocess_exec(
+            *self.command(*flags), env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()
+        return dict(json.loads(out))
+
+
+async def _verdicts(url: str, home: Path) -> list[tuple[Any, ...]]:
+    """What is stored, without what differs from one asking to the next: the ids in a prompt, and the moment."""
+    async with open_database(url, home) as database:
+        rows = await database.pool.fetch(
+            "SELECT verdict_key, order_number, window_id, group_id, scores::text FROM hindsight.verdicts ORDER BY 1, 2"
+        )
+        return [tuple(row) for row in rows]
+
+
+async def test_one_worker_two_workers_and_one_process_come_to_the_same(
+    make_database: Callable[..., str], template_database: str, tmp_path: Path, cluster: str
+) -> None:
+    filled = make_database(template_database)
+    async with open_database(filled, tmp_path) as database:
+        for number, window_id in enumerate(hours_before(number=6)):
+            await insert_window(database.pool, window_id, agents=3 + 4 * number)
+        await insert_trajectory(database.pool, "agent-1", window_id=window_id)
+        await insert_trajectory(database.pool, "broken", window_id=window_id, steps_json="{")
+    found: list[tuple[Any, ...]] = []
+    on_ray = ("--ray-address", cluster)
+    for place, flags in enumerate([(), ("--workers", "1", *on_ray), ("--workers", "2", *on_ray)]):
+        url, home = make_database(parse_connection_url(filled).database), tmp_path / str(place)
+        with JudgeServer() as server:
+            result = await Judging(url, home, server).result("--judge-order-rule", "all", *flags)
+            assert result["usage"]["calls"] == len(server.requests)
+        assert result["windows"][-1]["left_out"] == {"duplicate_agent": 1, "malformed_json": 1}
+        found.append((result["windows"], result["usage"]["judged"], await _verdicts(url, home)))
+    assert len(found[0][2]) == 2 * found[0][1]
+    assert found[0] == found[1] == found[2]
+
+
+async def test_training_with_workers_makes_the_batches_and_exclusions_of_one_process(
+    make_database: Callable[..., str], template_database: str, tmp_path: Path, cluster: str
+) -> None:
+    filled = make_database(template_database)
+    async with open_database(filled, tmp_path) as database:
+        for window_id in hours_before(number=5):
+            await insert_window(database.pool, window_id, agents=11)
+        await insert_trajectory(database.pool, "agent-1", window_id=window_id)
+    made: list[tuple[Any, ...]] = []
+    for workers in (0, 2):
+        url, home = make_database(parse_connection_url(filled).database), tmp_path / f"training-{workers}"
+        async with open_database(url, home) as database:
+            world, backend = World(database, home), FakeBackend(home)
+            flags: dict[str, Any] = {"workers": workers, "ray_address": cluster} if workers else {}
+            run = await world.train(backend, held_out_share=0.0, dropout=0.2, min_windows=1, **flags)
+            excluded = await database.pool.fetch(
+                "SELECT trajectory_id, agent_id, window_id, reason, detail, content_hash FROM hindsight.exclusions"
+                " ORDER BY 1"
+            )
+            batches = [
+                [(judged.group.group_id, judged.verdicts, judged.left_out) for judged in batch.groups]
+                for batch in backend.trained
+            ]
+            windows = await database.pool.fetch("SELECT window_id, state, groups FROM hindsight.windows ORDER BY 1")
+            made.append((batches, [tuple(row) for row in excluded], [tuple(row) for row in windows]))
+            assert run.summary["groups_judged"] == 10
+            assert set((await world.used()).values()) == {1}
+    assert made[0] == made[1]
+    assert len(made[0][0]) == 5
+    assert made[0][1]
+
+
+async def test_what_is_killed_costs_no_more_than_its_calls_in_flight(
+    database_url: str, database: Database, tmp_path: Path, cluster: str
+) -> None:
+    """A short version of benchmarks/kills.py: workers, the process that places them, and the driver."""
+    for window_id in hours_before(number=30):
+        await insert_window(database.pool, window_id, agents=6)
+    chance, count = random.Random(3), Count(delay=0.3)
+    with JudgeServer(otherwise=count.answer) as server:
+        judging = Judging(database_url, tmp_path, server)
+        flags = ("--workers", "2", "--ray-address", cluster, "--judge-concurrency", "4", "--judge-order-rule", "all")
+        command = judging.command(*flags, "--worker-lease", "2s", "--held-out-share", "0")
+        driver = judging.started(command)
+        for target in ("worker", "worker", "placer", "driver"):
+            before = count.calls
+            while count.calls < before + 3 and driver.poll() is None:
+                await asyncio.sleep(0.05)
+            assert driver.poll() is None, "there is work left for every kill"
+            assert _kill(driver, target, chance)
+            count.killed.append((time.monotonic(), target))
+            if target == "driver":
+                driver.wait()
+                driver = judging.started(command)
+        out, _ = await asyncio.to_thread(driver.communicate)
+    assert driver.returncode == 0
+    assert json.loads(out)["usage"]["judged"] == 30
+    stored = await database.pool.fetchval("SELECT count(*) FROM hindsight.verdicts")
+    assert stored == len(count.asked) == 60, "none is lost"
+    assert not count.unexplained()
+    assert len(count.repeated) <= 4 * len(count.killed), "no more than could be in flight"
+
+
+def _kill(driver: subprocess.Popen[bytes], target: str, chance: random.Random) -> bool:
+    """Workers on a cluster are not the driver's children, but the cluster's, which is a child of this process."""
+    if target != "worker":
+        return kill(driver, target, chance)
+    ours = psutil.Process().children(recursive=True)
+    there = [one for one in ours if "ray::RayWorker.run" in " ".join(one.cmdline())]
+    chance.choice(there).kill()
+    return True
+
+
+async def test_workers_that_never_come_end_the_run_and_name_the_unit(
+    database_url: str,
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (window_id,) = hours_before(number=1)
+    await insert_window(database.pool, window_id)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setattr(elsewhere, "GONE_AFTER", timedelta(seconds=3))
+    flags = ["--until", NOW.isoformat(), "--home", str(tmp_path), "--judge", "outcome"]
+    code = await asyncio.to_thread(main, [*flags, "--workers", "1", "--ray-address", "127.0.0.1:1"])
+    assert code == 4
+    said = capsys.readouterr().err
+    assert f"Judging waits for window {window_id}" in said
+    assert "the same command resumes" in said
+    assert not list((tmp_path / "workers").glob("*.env")), "the file with the secrets is gone"
+    assert await database.pool.fetchval("SELECT count(*) FROM hindsight.unit_jobs") == 0
+
+
+def test_a_worker_imports_neither_torch_nor_art() -> None:
+    code = "import sys, trainer.workers.ray_cluster; print(sorted({'torch', 'art', 'ray'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_secrets_reach_a_worker_by_a_private_file_and_nothing_else(tmp_path: Path) -> None:
+    url, key = "postgresql://u:p'a\\ss@host/db?x=$HOME#1", "sk-'quoted' \\ $key"
+    judge = TrainingJudge(judge_model="judge")
+    section = section_of(judge, Rules(), world="market", with_steps=False, noise=(0.0, 0))
+    assert "secret" not in json.dumps(section.judge)
+    with secrets_file(tmp_path / "workers", "job", url, JudgeSecrets(judge_api_key=SecretStr(key))) as path:
+        assert path.stat().st_mode & 0o777 == 0o600
+        read = secrets_from(str(path), {})
+        assert read.database_url == url
+        assert read.judge.judge_api_key is not None
+        assert read.judge.judge_api_key.get_secret_value() == key
+    assert not path.exists()
+    assert secrets_from(str(path), {"DATABASE_URL": "elsewhere"}).database_url == "elsewhere"
+
+
+async def test_a_large_window_is_read_in_parts_and_judged_in_slices(
+    make_database: Callable[..., str],
+    template_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Who is a duplicate, compared with whom or left out is the same as when it is read at once."""
+    url = make_database(template_database)
+    monkeypatch.setenv("DATABASE_URL", url)
+    async with open_database(url, tmp_path) as database:
+        (window_id,) = hours_before(number=1)
+        await insert_window(database.pool, window_id, agents=40)
+        for number in range(5, 15):
+            await insert_trajectory(database.pool, f"agent-{number}", window_id=window_id)
+    flags = ["--until", NOW.isoformat(), "--home", str(tmp_path), "--judge", "outcome", "--json"]
+    shown = []
+    for in_parts in (False, True):
+        if in_parts:
+            monkeypatch.setattr(data_bridge.shares, "BATCH_BYTES", 5_000)
+            monkeypatch.setattr(trainer.workers.units, "MAX_GROUPS", 2)
+        assert await asyncio.to_thread(main, flags) == 0
+        shown.append(json.loads(capsys.readouterr().out)["windows"])
+    assert shown[0][0]["left_out"] == {"duplicate_agent": 10}
+    assert len(shown[0][0]["groups"]) == 5
+    assert shown[0] == shown[1]

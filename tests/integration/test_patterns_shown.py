@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from data_bridge.database import Database
@@ -86,3 +87,11 @@ async def test_what_is_stored_twice_is_known_once_and_what_comes_later_is_added(
         *(run.run_id, row["trajectory_id"]),
     )
     assert [one["source"] for one in json.loads(faults)] == ["error", "judge"]
+
+
+async def test_nothing_to_store_leaves_no_connection_with_locks(database: Database, database_url: str) -> None:
+    await observe(database.pool, "run", [])
+    other = await asyncpg.connect(database_url)  # the pool's next statement would end what its connection left open
+    left = "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL"
+    assert await other.fetch(f"{left} AND pid <> pg_backend_pid()") == []
+    await other.close()

@@ -30,13 +30,12 @@ ORDER BY o.trajectory_id
 
 async def observe(source: Any, run_id: str, rows: Iterable[Observed]) -> None:
     """Store what went wrong; what is known of a trajectory already is kept."""
-    await source.executemany(
-        _STORE,
-        [
-            (run_id, one.trajectory_id, one.agent_id, one.window_id, msgspec.json.encode(one.faults).decode())
-            for one in rows
-        ],
-    )
+    found = [
+        (run_id, one.trajectory_id, one.agent_id, one.window_id, msgspec.json.encode(one.faults).decode())
+        for one in rows
+    ]
+    if found:  # asyncpg never ends an ``executemany`` of nothing: the idle connection would keep its locks
+        await source.executemany(_STORE, found)
 
 
 async def patterns_of_run(source: Any, run_id: str) -> tuple[ErrorPattern, ...]:

@@ -28,6 +28,7 @@ from data_bridge.outcomes import record_outcomes
 from data_bridge.recorder import Recorder
 from data_bridge.traces import export_traces
 from tests.builders import insert_trajectory
+from trainer.ledger.turns import one_at_a_time
 
 ROOT = Path(__file__).parents[2]
 
@@ -199,6 +200,7 @@ def pooler(postgres: EmbeddedServer, database_url: str) -> Iterator[Callable[[st
         identity: dict[str, Any] = {}
         if os.geteuid() == 0:  # neither Postgres nor pgbouncer runs as root
             identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+            postgres.folder.chmod(0o711)  # the way to Postgres' socket, which is its user's alone
         running.append(
             subprocess.Popen(
                 [program, "-q", str(folder / "pgbouncer.ini")],
@@ -265,6 +267,18 @@ async def test_everything_works_through_a_pooler_in_transaction_mode(
         now = datetime.now(UTC)
         first, end = now - timedelta(days=1), now + timedelta(hours=1)
         assert (await export_traces(database, tmp_path / "t.jsonl", first=first, end=end)).trajectories == 5
+
+
+async def test_a_turn_is_given_back_through_a_pooler(pooler: Callable[[str], str], tmp_path: Path) -> None:
+    async with open_database(pooler("") + "?pgbouncer=true", tmp_path) as database:
+        async with one_at_a_time(database, "task") as first, one_at_a_time(database, "task") as second:
+            assert (first, second) == (True, False)
+        async with database.pool.acquire() as one, one.transaction():  # each has one of the pooler's two connections
+            await one.execute("SELECT 1")
+            async with one_at_a_time(database, "task") as again:
+                assert again
+        async with one_at_a_time(database, "task") as at_last:
+            assert at_last
 
 
 async def test_a_schema_cannot_be_switched_through_a_pooler(database_url: str, tmp_path: Path) -> None:

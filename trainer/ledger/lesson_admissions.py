@@ -9,8 +9,8 @@ does what is left.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from data_bridge.database import Database
 from data_bridge.lesson_prompts import on_admission
 from data_bridge.redaction import redact
 from trainer.ledger.lessons import gate_lessons
+from trainer.ledger.turns import one_at_a_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +106,9 @@ async def wanted_admissions(source: Any, game: str) -> list[str]:
     return [row["admission_id"] for row in rows]
 
 
-@asynccontextmanager
-async def one_admission_at_a_time(database: Database, game: str) -> AsyncIterator[bool]:
+def one_admission_at_a_time(database: Database, game: str) -> AbstractAsyncContextManager[bool]:
     """False if another process is at it: an evaluation costs, and its windows count for one. Ends with the process."""
-    async with database.pool.acquire() as connection:
-        name = f"hindsight.admissions {game}"
-        taken = bool(await connection.fetchval("SELECT pg_try_advisory_lock(hashtextextended($1, 0))", name))
-        try:
-            yield taken
-        finally:
-            if taken:
-                await connection.execute("SELECT pg_advisory_unlock(hashtextextended($1, 0))", name)
+    return one_at_a_time(database, f"admissions {game}")
 
 
 # The newest ruling on the very lessons of an admission, whichever checkpoint they were shown with.

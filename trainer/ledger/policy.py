@@ -10,8 +10,8 @@ second one's version would be taken already.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import msgspec
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
+from trainer.ledger.turns import one_at_a_time
 
 KEPT = 3
 """Checkpoints whose weights are kept although nobody named them: the newest."""
@@ -177,17 +178,9 @@ async def experience_to_learn(source: Any, policy: str, version: int) -> list[Se
 # Updates
 
 
-@asynccontextmanager
-async def one_update_at_a_time(database: Database, policy: str) -> AsyncIterator[bool]:
+def one_update_at_a_time(database: Database, policy: str) -> AbstractAsyncContextManager[bool]:
     """False if another process is at it. Ends with the process."""
-    async with database.pool.acquire() as connection:
-        name = f"hindsight.policy {policy}"
-        taken = bool(await connection.fetchval("SELECT pg_try_advisory_lock(hashtextextended($1, 0))", name))
-        try:
-            yield taken
-        finally:
-            if taken:
-                await connection.execute("SELECT pg_advisory_unlock(hashtextextended($1, 0))", name)
+    return one_at_a_time(database, f"policy {policy}")
 
 
 async def commit_update(

@@ -15,7 +15,7 @@ from trainer.ledger.units import Job, Unit, UnitLedger, UnitResult
 from trainer.types import PlannedGroup, PlannedWindow
 from trainer.workers.units import MAX_GROUPS, units_of
 
-SOON, LATER = timedelta(milliseconds=50), timedelta(minutes=1)
+LEASE = timedelta(minutes=10)
 
 
 def unit(number: int, groups: int = 1) -> Unit:
@@ -26,13 +26,16 @@ def unit(number: int, groups: int = 1) -> Unit:
     return Unit(PlannedWindow(window_id, 1, planned), WindowRef(window_id))
 
 
-async def opened(
-    database: Database, *units: Unit, lease: timedelta = LATER, max_cost: float | None = None
-) -> UnitLedger:
+async def opened(database: Database, *units: Unit, max_cost: float | None = None) -> UnitLedger:
     ledger = UnitLedger(database)
-    await ledger.open_job(Job("job", "run", {"a": 1}, lease, 1, max_cost))
+    await ledger.open_job(Job("job", "run", {"a": 1}, LEASE, 1, max_cost))
     await ledger.add("job", 0, units)
     return ledger
+
+
+async def let_leases_end(database: Database) -> None:
+    """As if their time had passed."""
+    await database.pool.execute("UPDATE hindsight.units SET expires_at = clock_timestamp() WHERE state = 'taken'")
 
 
 async def test_a_unit_is_given_to_one_worker_and_stored_with_its_result(database: Database) -> None:
@@ -53,9 +56,10 @@ async def test_a_unit_is_given_to_one_worker_and_stored_with_its_result(database
 
 
 async def test_a_late_commit_is_refused(database: Database) -> None:
-    ledger = await opened(database, unit(1), lease=SOON)
+    ledger = await opened(database, unit(1))
     (slow,) = await ledger.claim("job", "cut off", 1)
-    await asyncio.sleep(2 * SOON.total_seconds())
+    assert await ledger.claim("job", "another", 1) == []
+    await let_leases_end(database)
     (other,) = await ledger.claim("job", "another", 1)
     assert (other.number, other.fence) == (slow.number, slow.fence + 1)
     assert not await ledger.commit("job", slow, UnitResult(fault="too late"))
@@ -66,15 +70,14 @@ async def test_a_late_commit_is_refused(database: Database) -> None:
 
 
 async def test_a_heartbeat_keeps_the_lease_and_says_what_is_lost(database: Database) -> None:
-    ledger = await opened(database, unit(1), unit(2), lease=timedelta(seconds=1))
+    ledger = await opened(database, unit(1), unit(2))
     (mine,) = await ledger.claim("job", "mine", 1)
-    for _ in range(4):
-        await asyncio.sleep(0.4)
-        beat = await ledger.beat("job", "mine", [mine.number])
-        assert beat.held == {(mine.number, mine.fence)}
+    await let_leases_end(database)
+    beat = await ledger.beat("job", "mine", [mine.number])
+    assert beat.held == {(mine.number, mine.fence)}
     (theirs,) = await ledger.claim("job", "theirs", 1)
     assert theirs.number != mine.number
-    await asyncio.sleep(1.2)
+    await let_leases_end(database)
     (again,) = [claim for claim in await ledger.claim("job", "third", 2) if claim.number == mine.number]
     assert not (await ledger.beat("job", "mine", [mine.number])).held
     assert again.fence == mine.fence + 1

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -31,6 +28,7 @@ from tests.builders import insert_window
 from tests.builders_console import opened_console
 from tests.builders_report_run import record_run
 from tests.builders_roles import ROLES, ROW_LEVEL_SECURITY, RolesServer, attack, connected, documented_roles
+from tests.fakes.trainer_process import start
 from tests.tiny_model import shared_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,17 +43,14 @@ def server(postgres: EmbeddedServer, database_url: str) -> Iterator[RolesServer]
 # Enough
 
 
-def command(name: str, *flags: str, url: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "DATABASE_URL": url}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *flags],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def command(name: str, *flags: str, url: str, folder: Path) -> tuple[int | None, str, str]:
+    """Exit code, output and errors of a process that runs it."""
+    output, errors = folder / "output", folder / "errors"
+    for path in (output, errors):
+        path.write_text("")
+    process = start(flags, {"DATABASE_URL": url}, output, errors=errors, command=name)
+    process.join(300)
+    return process.exitcode, output.read_text(), errors.read_text()
 
 
 WINDOWS = windows_from("2026-10-05T00:00", 40)
@@ -83,10 +78,9 @@ async def test_every_command_works_with_the_role_that_is_documented_for_it_and_t
     base = ("--base-model", str(shared_tiny_model(tmp_path_factory)))
     urls = {kind: server.login(f"hindsight_{kind}") for kind in ("reader", "judge", "judge_writer", "trainer")}
 
-    async def run(role: str, name: str, *flags: str) -> tuple[int, str, str]:
+    async def run(role: str, name: str, *flags: str) -> tuple[int | None, str, str]:
         url = server.url if role == "owner" else urls[role]
-        done = await asyncio.to_thread(command, name, *flags, *home, url=url, cwd=tmp_path)
-        return done.returncode, done.stdout, done.stderr
+        return await asyncio.to_thread(command, name, *flags, *home, url=url, folder=tmp_path)
 
     async def works(role: str, name: str, *flags: str, codes: tuple[int, ...] = (0,)) -> str:
         code, output, errors = await run(role, name, *flags)
@@ -100,7 +94,8 @@ async def test_every_command_works_with_the_role_that_is_documented_for_it_and_t
         assert re.match("error: The role in DATABASE_URL (may not|lacks a privilege)", sentence), errors
 
     judging = ("--judge", "outcome", *UNTIL)
-    training = (*base, *ON_CPU, *UNTIL, "--groups-per-step", "3", "--max-steps", "1", "--eval-samples", "2")
+    few = ("--eval-samples", "1", "--eval-points", "1", "--eval-questions", "0")
+    training = (*base, *ON_CPU, *UNTIL, "--groups-per-step", "3", "--max-steps", "1", *few)
 
     assert "Ready" in await works("reader", "check_windows", *UNTIL)
     await works("reader", "train_mmo", "--dry-run", *training)
@@ -111,7 +106,7 @@ async def test_every_command_works_with_the_role_that_is_documented_for_it_and_t
     await works("judge_writer", "judge_windows", *judging, "--write-back")
     await is_refused("judge_writer", "train_mmo", *training, "--no-promote")
     await works("trainer", "train_mmo", *training, codes=(0, 5))
-    await works("trainer", "evaluate", *base, *judging, "--eval-samples", "2", "--threads", "1", codes=(0, 5))
+    await works("trainer", "evaluate", *base, *judging, *few, "--threads", "1", codes=(0, 5))
     await works("trainer", "schedule_training", "--once", "--min-windows", "1", *UNTIL, "--command", "true")
     await works("trainer", "promote", "1", "--force", "--reason", "a rehearsal")
     await works("trainer", "promote", "--rollback", "0", "--reason", "a rehearsal")

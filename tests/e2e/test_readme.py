@@ -94,6 +94,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
                 "HINDSIGHT_WINDOWS_PER_ITERATION": "12",
                 "HINDSIGHT_GROUPS_PER_STEP": "3",
                 "HINDSIGHT_MIN_SPREAD": "0",
+                "HINDSIGHT_EVAL_QUESTIONS": "8",
+                "HINDSIGHT_EVAL_SAMPLES": "1",
                 "HINDSIGHT_THREADS": "1",
                 "HINDSIGHT_PORT": "0",
                 "JUDGE_MODEL": "honest",

@@ -7,6 +7,8 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.inference.base_model import EMBEDDED, gguf_file, model_directory
+
 if TYPE_CHECKING:
     import pytest
 
@@ -22,6 +24,13 @@ def shared_tiny_model(factory: pytest.TempPathFactory, *, width: int = 64) -> Pa
     return target
 
 
+def shared_embedded_home(factory: pytest.TempPathFactory) -> Path:
+    """A home in which the embedded model is converted once for all workers of this test run. Only to be read."""
+    home = factory.getbasetemp().parent / "home of the embedded model"
+    model_directory(EMBEDDED, home)
+    return home
+
+
 def tiny_model_directory(path: Path, *, seed: int = 0, width: int = 64) -> Path:
     """Write the tiny model into ``path`` (made if needed) and return it: a value for ``--base-model``.
 
@@ -32,7 +41,6 @@ def tiny_model_directory(path: Path, *, seed: int = 0, width: int = 64) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from trainer.inference.base_model import gguf_file
     from trainer.inference.gguf_conversion import tokenizer_of
 
     path.mkdir(parents=True, exist_ok=True)

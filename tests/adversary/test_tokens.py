@@ -16,7 +16,7 @@ from data_bridge.window_ids import windows_from
 from tests.builders import make_call, make_step, make_trajectory
 from tests.builders_training import judged, make_batch, make_trainee
 from tests.integration.test_spawn import read
-from tests.tiny_model import shared_tiny_model
+from tests.tiny_model import shared_embedded_home, shared_tiny_model
 from trainer.cli.spawn_test_agents import main
 from trainer.inference.chat_models import Engine
 from trainer.inference.policy import CpuPolicy
@@ -238,10 +238,12 @@ async def test_replies_cut_at_a_stop_string_keep_what_was_said(
 
 
 @pytest.mark.model
-async def test_the_embedded_model_keeps_its_tokens_also_when_it_ends_a_reply_itself(tmp_path: Path) -> None:
+async def test_the_embedded_model_keeps_its_tokens_also_when_it_ends_a_reply_itself(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     from trainer.inference.base_model import EMBEDDED, model_directory
 
-    base = model_directory(EMBEDDED, tmp_path)
+    base = model_directory(EMBEDDED, shared_embedded_home(tmp_path_factory))
     engine = Engine(base)
     policy = CpuPolicy(base, rank=4, learning_rate=1e-3, seed=0)
     calls = []

@@ -10,7 +10,7 @@ import pytest
 
 from data_bridge.errors import BackendError, ConfigurationError
 from data_bridge.models import ChatMessage
-from tests.tiny_model import shared_tiny_model
+from tests.tiny_model import shared_embedded_home, shared_tiny_model
 from trainer.inference.base_model import model_directory
 from trainer.inference.chat_models import Engine
 from trainer.types import Completion
@@ -235,7 +235,7 @@ def test_an_incomplete_model_directory_says_what_is_missing(
 @pytest.mark.model
 async def test_the_embedded_model_knows_its_capital_cities(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The conversion end to end: a wrong tokenizer or a wrong layout of the heads gives no sentence at all."""
-    base = model_directory("smollm2-135m-instruct", tmp_path_factory.mktemp("home"))
+    base = model_directory("smollm2-135m-instruct", shared_embedded_home(tmp_path_factory))
     engine = Engine(base)
     messages = [ChatMessage(role="user", content="What is the capital of France?")]
     (reply,) = await engine.model(None, "base").chat(messages, temperature=0, max_tokens=16)

@@ -20,7 +20,7 @@ from data_bridge.reader import WindowReader
 from data_bridge.window_ids import end_of, window_of, windows_from
 from data_bridge.worlds.load import load_world
 from tests.fakes.policy_server import PolicyServer
-from tests.tiny_model import shared_tiny_model
+from tests.tiny_model import shared_embedded_home, shared_tiny_model
 from trainer.cli.spawn_test_agents import main
 from trainer.ledger.simulation import planted_skills
 from trainer.world.agents import scripted_cast
@@ -432,6 +432,11 @@ async def test_a_model_on_this_machine_plays_with_its_tokens_and_their_log_proba
 
 @pytest.mark.model
 async def test_the_embedded_model_plays_with_its_tokens_and_their_log_probabilities(
-    database: Database, database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    (tmp_path / "models").symlink_to(shared_embedded_home(tmp_path_factory) / "models")
     await _plays_with_tokens(["--database-url", database_url, "--home", str(tmp_path)], database, capsys)

@@ -55,6 +55,10 @@ MAINS = {
 }
 
 
+FEW = ("--eval-samples", "1", "--eval-questions", "4")
+"""Of what an evaluation asks: how much it knows is not the point here."""
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_tiny_model(tmp_path_factory, width=WIDTH)
@@ -339,7 +343,7 @@ def test_the_closed_loop_of_an_embedded_home_goes_on_where_it_was(
         days = "SELECT run_id, (summary -> 'days')::text, attempts FROM hindsight.runs WHERE model = 'hindsight'"
         run_id, before, _ = old.fetch(f"{days} AND state = 'running'")[0]
         played_before = old.value("SELECT count(*) FROM hindsight.simulated_windows")
-        assert train_mmo.main(["--iterations", "3", "--until", "2026-02-04T00:00"]) == 5, capsys.readouterr().err
+        assert train_mmo.main(["--iterations", "3", "--until", "2026-02-04T00:00", *FEW]) == 5, capsys.readouterr().err
         ended = old.fetch(f"{days} AND state = 'done' ORDER BY started_at DESC")
         assert ended[0]["run_id"] == run_id
         days_now = json.loads(ended[0][1])

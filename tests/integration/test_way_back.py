@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import shutil
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from data_bridge.database import Database
+from data_bridge.database import Database, open_database
 from data_bridge.errors import PromotionRefused
 from data_bridge.window_ids import end_of, windows_from
 from tests.builders_evaluation import make_evaluation
 from tests.builders_promotion import insert_checkpoint
 from tests.builders_run import Said
+from tests.conftest import in_own_loop
 from tests.tiny_model import shared_tiny_model
 from trainer.config.commands import TrainSettings
 from trainer.config.settings import settings_from
@@ -109,16 +113,50 @@ class Game:
         await publish(self.database, self.home, point.as_release(), where, reason="a rehearsal")
 
 
+@dataclass(frozen=True)
+class FirstRun:
+    """Two steps on half of the windows, and an equal model, about which the gate is undecided; made once."""
+
+    database: str
+    home: Path
+    """As it was, in the folder that the ledger names, and again beside it."""
+    hours: int
+    started_from: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def first_run(shared_database_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
+    folder = tmp_path_factory.mktemp("way-back")
+
+    async def run(monkeypatch: pytest.MonkeyPatch) -> Game:
+        async with open_database(shared_database_url, folder) as database:
+            game = Game(database, folder / "home", tiny, monkeypatch)
+            await game.play(30)
+            _, result = await game.run()
+            assert isinstance(result.refusal, PromotionRefused)
+            assert "(undecided)" in str(result.refusal)
+            assert await game.steps() == [(1, 0), (2, 1)]
+        return game
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        game = in_own_loop(lambda: run(monkeypatch))
+    shutil.copytree(game.home, folder / "as it was")
+    name = urlsplit(shared_database_url).path.removeprefix("/")
+    return FirstRun(name, game.home, game.hours, tuple(game.started_from))
+
+
 @pytest.fixture
-async def game(database: Database, tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Game:
-    """A first run: two steps on half of the windows, and an equal model, about which the gate is undecided."""
-    game = Game(database, tmp_path / "home", tiny, monkeypatch)
-    await game.play(30)
-    _, result = await game.run()
-    assert isinstance(result.refusal, PromotionRefused)
-    assert "(undecided)" in str(result.refusal)
-    assert await game.steps() == [(1, 0), (2, 1)]
-    return game
+async def game(
+    first_run: FirstRun, make_database: Callable[..., str], tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Game]:
+    """What the first run left."""
+    shutil.rmtree(first_run.home)
+    shutil.copytree(first_run.home.parent / "as it was", first_run.home)
+    async with open_database(make_database(first_run.database), first_run.home) as database:
+        game = Game(database, first_run.home, tiny, monkeypatch)
+        game.hours = first_run.hours
+        game.started_from.extend(first_run.started_from)
+        yield game
 
 
 async def test_the_successor_of_a_refused_run_starts_from_what_the_agents_use_also_after_a_kill(game: Game) -> None:

@@ -311,7 +311,7 @@ class FactDoubts(msgspec.Struct, frozen=True):
 NO_DOUBTS = FactDoubts()
 
 
-class MarketOutcomes(msgspec.Struct, frozen=True):
+class WindowOutcomes(msgspec.Struct, frozen=True):
     """The ground truth of one closed window, unknown to the agents while they decided."""
 
     stocks: tuple[StockOutcome, ...] = ()
@@ -335,7 +335,7 @@ class Window(msgspec.Struct, frozen=True):
     window_id: str
     hours: int
     trajectories: tuple[AgentTrajectory, ...]
-    outcomes: MarketOutcomes
+    outcomes: WindowOutcomes
     unreadable: tuple[UnreadableRow, ...] = ()
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from data_bridge.models import Action, AgentTrajectory, Fact, MarketOutcomes, Step
+from data_bridge.models import Action, AgentTrajectory, Fact, Step, WindowOutcomes
 
 FACTS_SHOWN = 60
 """Facts that a judge is shown of a window, those about what a group's members acted on first."""
@@ -124,7 +124,7 @@ class World:
 
     # When a window can be judged, and what is wrong with a row
 
-    def known(self, facts: MarketOutcomes) -> Known:
+    def known(self, facts: WindowOutcomes) -> Known:
         """Whether a closed window is complete."""
         if self.needs == "nothing" or facts.facts:
             return Known(Completeness.COMPLETE)
@@ -134,7 +134,7 @@ class World:
             return Known(Completeness.MISSING, f"no fact that counts: {why}")
         return Known(Completeness.MISSING, "no fact about this window is known")
 
-    def contradiction(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def contradiction(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """Why the row cannot be true by the facts, in one sentence; None if it can."""
         return None
 
@@ -160,18 +160,18 @@ class World:
             return None
         return " ".join(part for part in (action.kind, self.subject_of(action)) if part)
 
-    def answer_of(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def answer_of(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What kinds of action the agent took; None if none of them could be taken."""
         return "+".join(sorted({one.kind for one in trajectory.actions if self.is_valid(one)})) or None
 
-    def valid_share(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> float | None:
+    def valid_share(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> float | None:
         """The share of its decisions that led to a valid action; None if that cannot be said."""
         decided = [step for step in trajectory.steps if step.action is not None or step.llm_calls]
         return sum(self.is_valid(one) for one in trajectory.actions) / len(decided) if decided else 0.0
 
     # What came of it
 
-    def facts_about(self, action: Action, agent_id: str, facts: MarketOutcomes) -> list[Fact]:
+    def facts_about(self, action: Action, agent_id: str, facts: WindowOutcomes) -> list[Fact]:
         """The facts about the action's subject: those of this agent's part in it, where there are such."""
         subject = self.subject_of(action)
         if subject is None:
@@ -179,7 +179,7 @@ class World:
         own = [fact for fact in facts.facts if fact.subject == f"{agent_id}/{subject}"]
         return own or [fact for fact in facts.facts if fact.subject == subject]
 
-    def result_of(self, action: Action, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def result_of(self, action: Action, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What came of one action by the facts, in words; None if nothing is known.
 
         Nothing is known of a reply that was never carried out, but whether it was the right one.
@@ -190,7 +190,7 @@ class World:
         about = [fact for fact in self.facts_about(action, trajectory.agent_id, facts) if not fact.visible]
         return "; ".join(told_fact(fact) for fact in about) or None
 
-    def worth(self, action: Action, facts: MarketOutcomes) -> float | None:
+    def worth(self, action: Action, facts: WindowOutcomes) -> float | None:
         """What the action is worth by the facts alone, also where it was never carried out; None if they do not say."""
         subject = self.subject_of(action)
         if self.right_answer is None or subject is None:
@@ -198,7 +198,7 @@ class World:
         right = next((f.text for f in facts.facts if (f.subject, f.kind) == (subject, self.right_answer)), None)
         return None if right is None else float(action.kind == right.strip().upper())
 
-    def success(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> Success | None:
+    def success(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> Success | None:
         """What the trajectory achieved: by facts, else by the rewards that the game logged; None if unknown."""
         if trajectory.replayed_pnl is not None:
             return Success(trajectory.replayed_pnl, f"{self.words.measure} {trajectory.replayed_pnl:+g} when replayed")
@@ -210,7 +210,7 @@ class World:
             return None
         return Success(measured, f"{self.words.measure} {measured:+g}")
 
-    def _by_facts(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> float | None:
+    def _by_facts(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> float | None:
         own = (trajectory.agent_id, trajectory.trajectory_id)
         values = [self._value(f for f in facts.facts if f.subject == name) for name in own]
         for action in last_on_each(trajectory.actions, self.subject_of):
@@ -225,14 +225,14 @@ class World:
         counted = [self.weights[f.kind] * f.change for f in facts if f.kind in self.weights and f.change is not None]
         return math.fsum(counted) if counted else None
 
-    def side_of(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> int | None:
+    def side_of(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> int | None:
         """1 if it succeeded, -1 if it did harm, 0 if neither; None if unknown."""
         success = self.success(trajectory, facts)
         return None if success is None else (success.value > 0) - (success.value < 0)
 
     # What a judge is shown
 
-    def shown_facts(self, window_id: str, members: Sequence[AgentTrajectory], facts: MarketOutcomes) -> dict[str, Any]:
+    def shown_facts(self, window_id: str, members: Sequence[AgentTrajectory], facts: WindowOutcomes) -> dict[str, Any]:
         """What became known afterwards, for a judge: about what ``members`` acted on first, never about who they are.
 
         What is known of one member alone stands among its own results.
@@ -250,7 +250,7 @@ class World:
             | ({"facts_left_out": more} if more > 0 else {})
         )
 
-    def result(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> dict[str, Any]:
+    def result(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> dict[str, Any]:
         """The trajectory's result by the facts, for a judge; empty if it does not follow from them."""
         success, resource = self.success(trajectory, facts), trajectory.starting_balance
         told: dict[str, Any] = {}
@@ -272,7 +272,7 @@ class World:
             told |= self._logged(step)
         return {key: value for key, value in told.items() if value is not None}
 
-    def step_result(self, step: Step, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def step_result(self, step: Step, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What came of a step, for a judge: by facts, and by the log where the game writes it."""
         told = None if step.action is None else self.result_of(step.action, trajectory, facts)
         logged = self._logged(step) if self.written_by == "game" else {}
@@ -282,7 +282,7 @@ class World:
     def _logged(self, step: Step) -> dict[str, Any]:
         return {"result": None if step.action is None else step.action.result, "reward": step.reward}
 
-    def rests_on_claims(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> bool:
+    def rests_on_claims(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> bool:
         """Whether two trajectories with the same replies may still be different decisions, by what they claim."""
         return False
 

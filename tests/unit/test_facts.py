@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.facts import facts_of, facts_query
-from data_bridge.models import Fact, FactDoubts, MarketOutcomes
+from data_bridge.models import Fact, FactDoubts, WindowOutcomes
 from data_bridge.survey import Totals
 from data_bridge.worlds.load import load_world
 from data_bridge.worlds.world import Completeness
@@ -55,7 +55,7 @@ def test_every_row_is_a_fact_or_counted_and_none_is_told_twice(rows: list[dict[s
     assert doubts.malformed + doubts.unknown + doubts.contradictory + len(facts) <= len(rows)
     assert bool(rows) == bool(facts or doubts)
     world = load_world("desk")
-    outcomes = MarketOutcomes(facts=facts, doubts=doubts)
+    outcomes = WindowOutcomes(facts=facts, doubts=doubts)
     assert (world.known(outcomes).completeness is Completeness.COMPLETE) == bool(facts)
 
 

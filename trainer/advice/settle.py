@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from data_bridge.database import Database
-from data_bridge.models import Action, ChatMessage, MarketOutcomes, NotText, Step, Window
+from data_bridge.models import Action, ChatMessage, NotText, Step, Window, WindowOutcomes
 from data_bridge.quality import Rules
 from data_bridge.reader import WindowReader
 from data_bridge.replies import action_in
@@ -62,7 +62,7 @@ def finding_of(row: AdviceRow, window: Window | None, now: datetime) -> Finding:
     )
 
 
-def is_right(action: Action, outcomes: MarketOutcomes) -> bool | None:
+def is_right(action: Action, outcomes: WindowOutcomes) -> bool | None:
     """Whether the stake that ``action`` takes gained by the game's prices; None if it takes none that they decide."""
     stake = read_action(action, outcomes).stake
     return None if stake is None or stake.gain == 0 else stake.gain > 0

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from data_bridge.models import Fact, MarketOutcomes
+from data_bridge.models import Fact, WindowOutcomes
 from trainer.types import Group
 
 
-def facts_turned(group: Group) -> MarketOutcomes:
+def facts_turned(group: Group) -> WindowOutcomes:
     """The facts of ``group`` turned round."""
     world = group.world
     ranked = sorted(group.trajectories, key=lambda one: (_value(group, one.trajectory_id), one.trajectory_id))

@@ -20,7 +20,7 @@ from statistics import fmean
 
 import msgspec
 
-from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes
+from data_bridge.models import DECISIONS, AgentTrajectory, WindowOutcomes
 from data_bridge.quality import Measurable, Reason, exclusion_of
 from data_bridge.stakes import Deed, net_stakes, readings_of
 from trainer.judge.sound import without_faulty_rows
@@ -144,7 +144,7 @@ def scores_of_decisions(group: Group) -> list[tuple[float, ...]]:
     return [tuple(own) for own in found]
 
 
-def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment | None:
+def assess(trajectory: AgentTrajectory, outcomes: WindowOutcomes) -> Assessment | None:
     """None if what the agent earned does not follow from its actions and the prices, or is absurdly large."""
     readings = readings_of(trajectory.actions, outcomes)
     held, earned = net_stakes(readings, UNSIZED), _replayed_return(trajectory)

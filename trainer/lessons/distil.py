@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Literal
 
-from data_bridge.models import Action, AgentTrajectory, MarketOutcomes, NotText, Step, StockOutcome
+from data_bridge.models import Action, AgentTrajectory, NotText, Step, StockOutcome, WindowOutcomes
 from data_bridge.window_ids import end_of
 from trainer.lesson import LessonKind, LessonSource, NewLesson, Scope, Trust
 from trainer.lessons.wording import content_of, cut, safe, title_of, without_recalled, words_of
@@ -98,7 +98,7 @@ def _episode(
     )
 
 
-def _seen(step: Step, stock: StockOutcome | None, outcomes: MarketOutcomes) -> str:
+def _seen(step: Step, stock: StockOutcome | None, outcomes: WindowOutcomes) -> str:
     """The headlines of the game's tables up to the decision; without any, the beginning of what the agent saw."""
     at = None if step.timestamp is None else datetime.fromtimestamp(step.timestamp / 1000, UTC)
     prompt = _prompt_of(step)
@@ -140,13 +140,13 @@ def _is_short(value: object) -> bool:
     return isinstance(value, (str, int, float)) and not isinstance(value, bool) and 0 < len(str(value)) <= 40
 
 
-def _stock_of(action: Action, outcomes: MarketOutcomes) -> StockOutcome | None:
+def _stock_of(action: Action, outcomes: WindowOutcomes) -> StockOutcome | None:
     named = action.parameters.get("ticker") or action.parameters.get("symbol")
     wanted = named.removeprefix("$").upper() if isinstance(named, str) else None
     return next((one for one in outcomes.stocks if one.ticker.removeprefix("$").upper() == wanted), None)
 
 
-def _came_of_it(action: Action, stock: StockOutcome | None, outcomes: MarketOutcomes) -> str:
+def _came_of_it(action: Action, stock: StockOutcome | None, outcomes: WindowOutcomes) -> str:
     """By the game's tables alone; the action's own failure is what its row says, and costs only itself."""
     if action.failure is not None:
         return "it was not carried out"

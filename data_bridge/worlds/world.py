@@ -171,13 +171,23 @@ class World:
 
     # What came of it
 
+    def trusts_log_of(self, trajectory: AgentTrajectory) -> bool:
+        """Whether results and rewards in this row count: the game writes the log, and the agent did not send the row."""
+        return self.written_by == "game" and not trajectory.is_sent
+
     def facts_about(self, action: Action, agent_id: str, facts: WindowOutcomes) -> list[Fact]:
-        """The facts about the action's subject: those of this agent's part in it, where there are such."""
+        """The facts about the action's subject: those of this agent's part in it, where there are such.
+
+        Never those about an agent, whatever the row calls the subject of its action.
+        """
         subject = self.subject_of(action)
         if subject is None:
             return []
-        own = [fact for fact in facts.facts if fact.subject == f"{agent_id}/{subject}"]
-        return own or [fact for fact in facts.facts if fact.subject == subject]
+        part = f"{agent_id}/{subject}"
+        own = [fact for fact in facts.facts if fact.subject == part and fact.agent in (None, agent_id)]
+        return own or [
+            fact for fact in facts.facts if fact.subject == subject and fact.agent is None and not fact.is_of(agent_id)
+        ]
 
     def result_of(self, action: Action, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What came of one action by the facts, in words; None if nothing is known.
@@ -203,7 +213,7 @@ class World:
         if trajectory.replayed_pnl is not None:
             return Success(trajectory.replayed_pnl, f"{self.words.measure} {trajectory.replayed_pnl:+g} when replayed")
         measured = None if trajectory.is_evaluation else self._by_facts(trajectory, facts)
-        if measured is None and self.written_by == "game":
+        if measured is None and self.trusts_log_of(trajectory):
             rewards = [step.reward for step in trajectory.steps if step.reward is not None]
             measured = math.fsum(rewards) if rewards and all(map(math.isfinite, rewards)) else None
         if measured is None or not math.isfinite(measured):
@@ -211,11 +221,15 @@ class World:
         return Success(measured, f"{self.words.measure} {measured:+g}")
 
     def _by_facts(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> float | None:
-        own = (trajectory.agent_id, trajectory.trajectory_id)
-        values = [self._value(f for f in facts.facts if f.subject == name) for name in own]
-        for action in last_on_each(trajectory.actions, self.subject_of):
-            value = self._value(self.facts_about(action, trajectory.agent_id, facts))
-            values.append(self.worth(action, facts) if value is None else value)
+        agent_id = trajectory.agent_id
+        values = [self._value(fact for fact in facts.facts if fact.subject == agent_id)]
+        by_validity = sorted(trajectory.actions, key=self.is_valid)  # of one subject the last that was carried out
+        for action in last_on_each(by_validity, self.subject_of):
+            about = self.facts_about(action, agent_id, facts)
+            value = self._value(about)
+            value = self.worth(action, facts) if value is None else value
+            had_no_part = not self.is_valid(action) and not any(fact.is_of(agent_id) for fact in about)
+            values.append(0.0 if value is not None and had_no_part else value)
         found = [value for value in values if value is not None]
         if not found:
             return None
@@ -238,8 +252,12 @@ class World:
         What is known of one member alone stands among its own results.
         """
         names = {name for one in members for name in (one.agent_id, one.trajectory_id)}
+
+        def is_of_one(fact: Fact) -> bool:
+            return fact.agent is not None or any(map(fact.is_of, names))
+
         acted_on = {self.subject_of(action) for one in members for action in one.actions}
-        common = [fact for fact in facts.facts if fact.subject.partition("/")[0] not in names]
+        common = [fact for fact in facts.facts if not is_of_one(fact)]
         common.sort(key=lambda fact: fact.subject not in acted_on)
         shown, more = common[:FACTS_SHOWN], len(common) - FACTS_SHOWN
         parts = (("facts", False), ("known_to_agents_when_they_decided", True))
@@ -258,7 +276,7 @@ class World:
             told[self.words.measure.replace(" ", "_")] = success.value
             if resource is not None and resource > 0:
                 told[f"percent_of_{self.words.resource.replace(' ', '_')}"] = 100 * success.value / resource
-        own = [fact for fact in facts.facts if fact.subject in (trajectory.agent_id, trajectory.trajectory_id)]
+        own = [fact for fact in facts.facts if fact.subject == trajectory.agent_id]
         return told | ({"facts": [told_fact(fact) for fact in own]} if own else {})
 
     def claims(self, trajectory: AgentTrajectory, *, is_blind: bool) -> dict[str, Any]:
@@ -268,14 +286,14 @@ class World:
     def step_claims(self, step: Step, trajectory: AgentTrajectory, *, is_blind: bool) -> dict[str, Any]:
         """What the row says of one step, for a judge: the state before it; with hindsight, what came of it."""
         told: dict[str, Any] = {key: step.state.everything.get(key) for key in self.state_keys}
-        if not is_blind and self.written_by == "agents":
+        if not is_blind and not self.trusts_log_of(trajectory):
             told |= self._logged(step)
         return {key: value for key, value in told.items() if value is not None}
 
     def step_result(self, step: Step, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What came of a step, for a judge: by facts, and by the log where the game writes it."""
         told = None if step.action is None else self.result_of(step.action, trajectory, facts)
-        logged = self._logged(step) if self.written_by == "game" else {}
+        logged = self._logged(step) if self.trusts_log_of(trajectory) else {}
         parts = [told, *(f"{name} {brief(value)}" for name, value in logged.items() if value is not None)]
         return "; ".join(part for part in parts if part) or None
 

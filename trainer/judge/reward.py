@@ -20,7 +20,7 @@ from trainer.ledger.verdicts import VerdictStore
 from trainer.progress import JudgeUsage
 from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
-IDENTITY_OF_REWARD = JudgeIdentity("reward", rubric="reward", rubric_version="1", prompt_version="1", is_llm=False)
+IDENTITY_OF_REWARD = JudgeIdentity("reward", rubric="reward", rubric_version="1", prompt_version="2", is_llm=False)
 
 RESOLUTION = 1e-6
 """Successes closer than this count as equal."""

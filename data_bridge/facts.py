@@ -7,7 +7,6 @@ cannot be read costs itself. Reading is total: whatever a view holds, every row 
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -198,10 +197,8 @@ def _text(value: object, most: int) -> str | None:
 
 
 def _number(value: object) -> float | None:
-    """Yes and no are 1 and 0."""
-    if not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > _MAX_NUMBER:
-        return None
-    return float(value)
+    """Yes and no are 1 and 0. NaN is within no limit, and an integer that no float can hold is beyond this one."""
+    return float(value) if isinstance(value, int | float) and abs(value) <= _MAX_NUMBER else None
 
 
 def _moment(value: object) -> datetime | None:

@@ -29,7 +29,7 @@ from data_bridge.database import LOST, Database, Fetch, Reconnecting, fetch_on
 from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of
 from data_bridge.discovery import WindowRef, is_eligible, ref_of, sightings
 from data_bridge.errors import ConfigurationError
-from data_bridge.facts import closing_of, facts_of, facts_query, names_in
+from data_bridge.facts import FACT_COLUMNS, closing_of, facts_of, facts_query, names_in
 from data_bridge.models import AgentTrajectory, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
 from data_bridge.quality import Rules, hours_of
@@ -76,6 +76,7 @@ _WRITERS = "SELECT agent_id FROM hindsight.agent_roles"
 _NAMES = 'SELECT id, COALESCE("displayName", username) AS name FROM "User" WHERE id = ANY($1)'
 
 _IN_ORDER = itemgetter("agentId", "startTime", "trajectoryId")
+_NO_FACTS = (asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError, asyncpg.DataError)
 _NO_NAMES = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError)
 
 T = TypeVar("T")
@@ -269,17 +270,20 @@ class WindowReader:
         view, found = self.rules.facts_view, defaultdict[str, list[dict[str, Any]]](list)
         try:
             rows = await fetch(facts_query(view), list(spellings))
-        except (*_NO_NAMES, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError) as error:
+        except (*_NO_NAMES, *_NO_FACTS) as error:
             if view is None and isinstance(error, asyncpg.InsufficientPrivilegeError):
                 raise
             if view is not None:
                 raise ConfigurationError(
-                    f"--facts-view {view} cannot be read: {error}; it needs window_id, subject and kind."
+                    f"--facts-view {view} cannot be read: {error}; it needs window_id, subject and kind, as text."
                 ) from error
             logger.info("there are no facts: %s", error)
             return found
         for row in rows:
-            found[spellings[row["window_id"]]].append(msgspec.json.decode(row["fact"]))
+            fact = msgspec.json.decode(row["fact"])
+            if missing := [name for name in FACT_COLUMNS[:3] if name not in fact]:
+                raise ConfigurationError(f"--facts-view {view} has no column {' or '.join(missing)}.")
+            found[spellings[row["window_id"]]].append(fact)
         return found
 
     async def _learn_names(self, fetch: Fetch, agents: set[str]) -> None:

@@ -26,6 +26,9 @@ FACTS_SHOWN = 60
 MAX_TOLD = 300
 """Characters of a claimed text that a judge is shown."""
 
+MOST = 1e15
+"""A success beyond this, in either direction, is as meaningless as NaN."""
+
 
 class Completeness(StrEnum):
     """Whether enough is known about a window to judge it."""
@@ -172,7 +175,7 @@ class World:
     # What came of it
 
     def trusts_log_of(self, trajectory: AgentTrajectory) -> bool:
-        """Whether results and rewards in this row count: the game writes the log, and the agent did not send the row."""
+        """Whether results and rewards in this row count: the game writes the log, and the agent sent no such row."""
         return self.written_by == "game" and not trajectory.is_sent
 
     def facts_about(self, action: Action, agent_id: str, facts: WindowOutcomes) -> list[Fact]:
@@ -216,7 +219,7 @@ class World:
         if measured is None and self.trusts_log_of(trajectory):
             rewards = [step.reward for step in trajectory.steps if step.reward is not None]
             measured = math.fsum(rewards) if rewards and all(map(math.isfinite, rewards)) else None
-        if measured is None or not math.isfinite(measured):
+        if measured is None or not abs(measured) <= MOST:
             return None
         return Success(measured, f"{self.words.measure} {measured:+g}")
 

@@ -91,6 +91,7 @@ async def record_run(
         groups=20,
         calls=80,
         cost_usd=0.4,
+        unmeasured={"skill": "nobody knows which decisions were sound"},
     )
     return RecordedRun(
         RUN, tuple(v.trajectory_id for g in groups for v in g.verdicts), await _ship(database, home, words)

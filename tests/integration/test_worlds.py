@@ -14,6 +14,7 @@ import pytest
 
 from data_bridge.database import open_database
 from data_bridge.window_ids import last_closed_windows
+from tests.builders_judge import judge_settings
 from tests.builders_promotion import insert_checkpoint
 from tests.builders_worlds import RIGHT, Decide, desk, desk_facts, quest, quest_facts, record_log
 from tests.fakes.checkpoint_server import Answers, CheckpointServer
@@ -21,6 +22,9 @@ from tests.fakes.judge_server import JudgeServer
 from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import Command
 from trainer.cli import certify_judge, check_windows, evaluate, judge_windows, lineage, promote, report
+from trainer.judge.open import identity_of
+from trainer.ledger.certificates import Certificate, find
+from trainer.ledger.read.boards import JudgeBoard, judge_board
 
 NOW = datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
 WINDOWS = last_closed_windows(32, NOW)
@@ -152,6 +156,17 @@ def test_a_certificate_comes_from_own_windows_and_says_what_it_could_not_measure
     assert "scaled balances (the world names no resource)" in told
     assert "outcome (own windows)" in told
     assert not MARKET_WORDS.search(told.partition("Not measured")[0]), told
+
+    async def stored() -> tuple[Certificate | None, JudgeBoard]:
+        identity = identity_of(judge_settings(judge_model="honest", rubric="support"))
+        async with open_database(url, home) as database:
+            return await find(database, identity), await judge_board(database)
+
+    certificate, board = asyncio.run(stored())
+    assert certificate is not None
+    assert set(certificate.unmeasured) == {"skill", "mirrored news", "scaled balances"}
+    assert certificate.gaps in told
+    assert [one.gaps for one in board.certificates] == [certificate.gaps]
 
 
 def _as_asked(seen: str) -> str:

@@ -99,6 +99,16 @@ class MarketWorld(World):
             profit = sum((stake.share or 0.0) * stake.gain for stake in stakes)
         return (profit > 0) - (profit < 0)
 
+    @property
+    def can_advise(self) -> bool:
+        return True
+
+    def is_right(self, action: Action, facts: WindowOutcomes) -> bool | None:
+        """Whether the stake that ``action`` takes gained by the game's prices; None if it takes none that they
+        decide."""
+        gain = self.worth(action, facts)
+        return None if gain is None or gain == 0 else gain > 0
+
     def shown_facts(self, window_id: str, members: object, facts: WindowOutcomes) -> dict[str, Any]:
         truth: dict[str, Any] = {
             "window": window_id,

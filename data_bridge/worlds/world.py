@@ -323,6 +323,18 @@ class World:
         """Whether facts say what a reply that was never carried out would have been worth."""
         return self.can_parse and self.right_answer is not None
 
+    # What a proposal for an agent is: advice
+
+    @property
+    def can_advise(self) -> bool:
+        """Whether it can be told afterwards if a proposal was right."""
+        return self.can_value_replies
+
+    def is_right(self, action: Action, facts: WindowOutcomes) -> bool | None:
+        """Whether ``action`` was right by the facts; None if they do not say."""
+        worth = self.worth(action, facts)
+        return None if worth is None else worth > 0
+
 
 def last_on_each(actions: Sequence[Action], subject_of: Callable[[Action], str | None]) -> list[Action]:
     """The last action on each subject: many actions on one ticket are one piece of work."""

@@ -21,7 +21,7 @@ from tests.fakes.checkpoint_server import Answers, CheckpointServer
 from tests.fakes.judge_server import JudgeServer
 from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import Command
-from trainer.cli import certify_judge, check_windows, evaluate, judge_windows, lineage, promote, report
+from trainer.cli import certify_judge, check_windows, evaluate, judge_windows, lineage, promote, report, train_mmo
 from trainer.judge.open import identity_of
 from trainer.ledger.certificates import Certificate, find
 from trainer.ledger.read.boards import JudgeBoard, judge_board
@@ -140,6 +140,12 @@ def test_a_window_without_facts_is_left_out_and_one_that_needs_none_is_not(
 def test_the_judge_of_markets_is_refused_elsewhere(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert judge_windows.main(["--home", str(home), "--world", "desk", "--judge", "outcome"]) == 2
     assert "--judge reward" in capsys.readouterr().err
+
+
+def test_a_potential_of_accounts_is_refused_elsewhere(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--home", str(home), "--world", "desk", "--step-credit", "--potential", "equity"]
+    assert train_mmo.main(flags) == 2
+    assert "the world desk has none" in capsys.readouterr().err
 
 
 def test_a_certificate_comes_from_own_windows_and_says_what_it_could_not_measure(

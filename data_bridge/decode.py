@@ -213,7 +213,7 @@ SENT_BY_AGENT = {"sentBy": "agent"}
 
 def is_sent(text: str | None) -> bool:
     """Whether ``metadataJson`` says that the agent sent the row itself."""
-    return _metadata_of(text).sentBy == SENT_BY_AGENT["sentBy"]
+    return bool(_metadata_of(text).sentBy == SENT_BY_AGENT["sentBy"])
 
 
 def role_of(text: str | None) -> str | None:

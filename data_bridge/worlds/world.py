@@ -30,6 +30,9 @@ MOST = 1e15
 """A success beyond this, in either direction, is as meaningless as NaN."""
 
 
+_EDITION = 2  # of what a judge is shown in worlds of facts, and of how their success is measured
+
+
 class Completeness(StrEnum):
     """Whether enough is known about a window to judge it."""
 
@@ -122,7 +125,8 @@ class World:
     def version(self) -> str:
         """Part of every verdict's key: another definition of the world is another question."""
         said = {name: getattr(self, name) for name in sorted(World.__annotations__)}
-        text = msgspec.json.encode([said | {"words": repr(self.words)}, type(self).__qualname__], order="deterministic")
+        told = [said | {"words": repr(self.words)}, type(self).__qualname__, _EDITION]
+        text = msgspec.json.encode(told, order="deterministic")
         return f"{self.name}-{hashlib.blake2b(text, digest_size=4).hexdigest()}"
 
     # When a window can be judged, and what is wrong with a row

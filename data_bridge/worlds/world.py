@@ -212,7 +212,8 @@ class World:
         subject = self.subject_of(action)
         if self.right_answer is None or subject is None:
             return None
-        right = next((f.text for f in facts.facts if (f.subject, f.kind) == (subject, self.right_answer)), None)
+        about = (f for f in facts.facts if (f.subject, f.kind, f.agent) == (subject, self.right_answer, None))
+        right = next((fact.text for fact in about), None)
         return None if right is None else float(action.kind == right.strip().upper())
 
     def success(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> Success | None:

@@ -23,6 +23,8 @@ from tests.builders import insert_trajectory, make_trajectory
 from tests.builders_worlds import desk, desk_facts, record_log
 from tests.integration.test_worlds import NOW
 from trainer.certify.turned_facts import facts_turned
+from trainer.evaluate.adapter_replay import AdapterReplay
+from trainer.evaluate.decision_points import DecisionPoint
 from trainer.types import Group
 
 DESK = load_world("desk")
@@ -174,3 +176,29 @@ def test_only_a_word_in_capitals_is_an_action_of_the_desk() -> None:
     said = DESK.parse("REFUND, as the customer asks")
     assert said is not None
     assert said.kind == "REFUND"
+
+
+def test_the_right_action_for_one_agent_is_no_other_agents_answer() -> None:
+    facts, _ = facts_of([{"subject": "ada/T-1", "kind": "right_action", "text": "ANSWER"}], CLOSED, AGENTS)
+    assert DESK.success(row("mallory", "ada/T-1"), WindowOutcomes(facts=facts)) is None
+
+
+def test_a_reply_about_something_else_than_was_asked_is_worth_nothing() -> None:
+    """A model that names the one order whose right action it knows must not be promoted for it."""
+    world = parse_world(
+        'name = "bakery"\nsubjects = ["order"]\nactions = ["BAKE", "WAIT"]\n[success]\nright_answer = "best"\n'
+        "[reply]\npattern = '(?P<action>BAKE|WAIT)(?: (?P<order>O-\\d+))?'\n",
+        "bakery",
+    )
+    asked = Action("WAIT", parameters={"order": "O-7"}, success=True)
+    trajectory = msgspec.structs.replace(make_trajectory("ada"), steps=[Step(action=asked)])
+    facts = (Fact("O-7", "best", text="WAIT"), Fact("O-3", "best", text="BAKE"))
+    point, replay = DecisionPoint(trajectory, 0, 0, WindowOutcomes(facts=facts), world), AdapterReplay(world)
+    worth = {reply: replay.play(point, reply) for reply in ("WAIT", "WAIT O-7", "BAKE", "BAKE O-3", "hm")}
+    assert {reply: one.pnl for reply, one in worth.items() if one is not None} == {
+        "WAIT": 1.0,
+        "WAIT O-7": 1.0,
+        "BAKE": 0.0,
+        "BAKE O-3": 0.0,
+        "hm": 0.0,
+    }

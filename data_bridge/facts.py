@@ -27,7 +27,7 @@ FACT_COLUMNS = (
 """Of ``hindsight.window_facts``; a view must have the first three, and may have the others."""
 
 TABLE = "hindsight.window_facts"
-MAX_FACTS = 2_000
+MAX_FACTS = 20_000
 """Facts that are read of one window; the first by subject and kind."""
 
 _MAX_SUBJECT, _MAX_KIND, _MAX_TEXT, _MAX_NUMBER = 200, 60, 2_000, 1e15

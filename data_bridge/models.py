@@ -9,8 +9,10 @@ and excluded from garbage collection (``gc=False``) where there are millions of 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -321,7 +323,7 @@ class FactDoubts(msgspec.Struct, frozen=True):
 NO_DOUBTS = FactDoubts()
 
 
-class WindowOutcomes(msgspec.Struct, frozen=True):
+class WindowOutcomes(msgspec.Struct, frozen=True, dict=True):
     """The ground truth of one closed window, unknown to the agents while they decided."""
 
     stocks: tuple[StockOutcome, ...] = ()
@@ -332,6 +334,17 @@ class WindowOutcomes(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.stocks or self.predictions or self.facts)
+
+    @cached_property
+    def _by_subject(self) -> dict[str, list[Fact]]:
+        found: dict[str, list[Fact]] = {}
+        for fact in self.facts:
+            found.setdefault(fact.subject, []).append(fact)
+        return found
+
+    def about(self, subject: str) -> Sequence[Fact]:
+        """The facts about one subject: a window has thousands, and every action asks for a few."""
+        return self._by_subject.get(subject, ())
 
     @property
     def known(self) -> int:

@@ -190,11 +190,8 @@ class World:
         subject = self.subject_of(action)
         if subject is None:
             return []
-        part = f"{agent_id}/{subject}"
-        own = [fact for fact in facts.facts if fact.subject == part and fact.agent in (None, agent_id)]
-        return own or [
-            fact for fact in facts.facts if fact.subject == subject and fact.agent is None and not fact.is_of(agent_id)
-        ]
+        own = [fact for fact in facts.about(f"{agent_id}/{subject}") if fact.agent in (None, agent_id)]
+        return own or [fact for fact in facts.about(subject) if fact.agent is None and not fact.is_of(agent_id)]
 
     def result_of(self, action: Action, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What came of one action by the facts, in words; None if nothing is known.
@@ -212,8 +209,8 @@ class World:
         subject = self.subject_of(action)
         if self.right_answer is None or subject is None:
             return None
-        about = (f for f in facts.facts if (f.subject, f.kind, f.agent) == (subject, self.right_answer, None))
-        right = next((fact.text for fact in about), None)
+        told = [fact.text for fact in facts.about(subject) if fact.kind == self.right_answer and fact.agent is None]
+        right = next(iter(told), None)
         return None if right is None else float(action.kind == right.strip().upper())
 
     def success(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> Success | None:
@@ -230,7 +227,7 @@ class World:
 
     def _by_facts(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> float | None:
         agent_id = trajectory.agent_id
-        values = [self._value(fact for fact in facts.facts if fact.subject == agent_id)]
+        values = [self._value(facts.about(agent_id))]
         by_validity = sorted(trajectory.actions, key=self.is_valid)  # of one subject the last that was carried out
         for action in last_on_each(by_validity, self.subject_of):
             about = self.facts_about(action, agent_id, facts)
@@ -284,7 +281,7 @@ class World:
             told[self.words.measure.replace(" ", "_")] = success.value
             if resource is not None and resource > 0:
                 told[f"percent_of_{self.words.resource.replace(' ', '_')}"] = 100 * success.value / resource
-        own = [fact for fact in facts.facts if fact.subject == trajectory.agent_id]
+        own = facts.about(trajectory.agent_id)
         return told | ({"facts": [told_fact(fact) for fact in own]} if own else {})
 
     def claims(self, trajectory: AgentTrajectory, *, is_blind: bool) -> dict[str, Any]:

@@ -28,10 +28,10 @@ from data_bridge.models import (
     AgentTrajectory,
     EnvironmentState,
     LLMCall,
-    MarketOutcomes,
     NewsEvent,
     Step,
     StockOutcome,
+    WindowOutcomes,
 )
 from data_bridge.window_ids import end_of, start_of
 from trainer.config.sections import JudgeSecrets, JudgeSettings
@@ -50,7 +50,7 @@ OBSERVATION = "ACME trades at 100, up 2 % today; volume is thin. Holders of BOLT
 def make_group(number: int, agents: int = 8) -> Group:
     """Eight agents with one decision each, about 4,000 tokens of observations."""
     news = (NewsEvent("ACME wins a large order"),)
-    outcomes = MarketOutcomes(stocks=(StockOutcome("ACME", 100.0, 110.0, 10.0, news=news),))
+    outcomes = WindowOutcomes(stocks=(StockOutcome("ACME", 100.0, 110.0, 10.0, news=news),))
     members = tuple(_trajectory(f"{number}-{agent}", pnl=10.0 * agent) for agent in range(agents))
     return Group(f"group-{number}", WINDOW, members, outcomes)
 

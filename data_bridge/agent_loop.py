@@ -23,7 +23,7 @@ import msgspec
 
 from data_bridge.database import Database
 from data_bridge.lesson_client import Decider, LessonLookup, ShownLesson, put_lessons
-from data_bridge.models import Action, ChatMessage, LLMCall, MarketOutcomes
+from data_bridge.models import Action, ChatMessage, LLMCall, WindowOutcomes
 from data_bridge.outcomes import record_outcomes
 from data_bridge.recorder import Recorder
 from data_bridge.recording import TrajectoryRecording
@@ -112,7 +112,7 @@ class AgentLoop:
         return AgentWindow(self, self.recorder.start_trajectory(agent_id, **how))
 
     async def outcome(
-        self, database: Database, window_id: str, outcomes: MarketOutcomes, *, now: datetime | None = None
+        self, database: Database, window_id: str, outcomes: WindowOutcomes, *, now: datetime | None = None
     ) -> None:
         """Write what really happened in a window that is over."""
         await record_outcomes(database, window_id, outcomes, now=now or datetime.now(UTC))

@@ -78,6 +78,7 @@ class _Metadata(msgspec.Struct):
 
     role: Any = None
     agentRole: Any = None
+    sentBy: Any = None
 
 
 _METADATA = msgspec.json.Decoder(_Metadata)
@@ -102,7 +103,7 @@ def trajectory_of(
         return unreadable(row, window_id, error.reason, error.detail)
     if world.reads_state:
         steps = with_states(steps, text, world)
-    role = role_of(row["metadata"])
+    metadata = _metadata_of(row["metadata"])
     return AgentTrajectory(
         trajectory_id=row["trajectoryId"],
         agent_id=row["agentId"],
@@ -115,7 +116,7 @@ def trajectory_of(
         content_hash=xxh3_128_hexdigest(text),
         size_bytes=row["size"],
         agent_name=agent_name,
-        role=role or steps[0].state.role,
+        role=_role_in(metadata) or steps[0].state.role,
         scenario_id=row["scenarioId"],
         final_status=row["finalStatus"],
         final_balance=finite(row["finalBalance"]),
@@ -123,6 +124,7 @@ def trajectory_of(
         is_training_data=row["isTrainingData"],
         is_evaluation=row["isEvaluation"],
         used_in_training=row["usedInTraining"],
+        is_sent=metadata.sentBy == SENT_BY_AGENT["sentBy"],
     )
 
 
@@ -205,26 +207,39 @@ def check_amount(text: str | bytes, containers: int = _MOST_CONTAINERS, values: 
             raise Undecodable(Reason.OVERSIZED, f"{found} {what}, of at most {most}")
 
 
-def role_of(text: str | None) -> str | None:
-    """The agent's role, as far as ``metadataJson`` tells.
+SENT_BY_AGENT = {"sentBy": "agent"}
+"""Added by the console to the metadata of every row that it is sent: such a row is the agent's own word."""
 
-    Text that cannot be read is no fault of the trajectory: it says nothing, like an empty one.
-    """
+
+def is_sent(text: str | None) -> bool:
+    """Whether ``metadataJson`` says that the agent sent the row itself."""
+    return bool(_metadata_of(text).sentBy == SENT_BY_AGENT["sentBy"])
+
+
+def role_of(text: str | None) -> str | None:
+    """The agent's role, as far as ``metadataJson`` tells."""
+    return _role_in(_metadata_of(text))
+
+
+def _metadata_of(text: str | None) -> _Metadata:
+    """Text that cannot be read is no fault of the trajectory: it says nothing, like an empty one."""
     if not text or text in ("{}", "null"):
-        return None
+        return _Metadata()
     try:
         check_amount(text)
-        found = _METADATA.decode(text)
+        return _METADATA.decode(text)
     except Undecodable:
-        return None
+        return _Metadata()
     except (ValueError, RecursionError):
         try:
             parsed = parse_json(text)
         except Undecodable:
-            return None
-        if not isinstance(parsed, dict):
-            return None
-        found = _Metadata(**{name: parsed.get(name) for name in _Metadata.__struct_fields__})
+            return _Metadata()
+        known = parsed if isinstance(parsed, dict) else {}
+        return _Metadata(**{name: known.get(name) for name in _Metadata.__struct_fields__})
+
+
+def _role_in(found: _Metadata) -> str | None:
     return next((value for value in (found.role, found.agentRole) if isinstance(value, str) and value), None)
 
 

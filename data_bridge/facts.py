@@ -7,11 +7,10 @@ cannot be read costs itself. Reading is total: whatever a view holds, every row 
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -19,7 +18,7 @@ import asyncpg
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.models import Fact, FactDoubts
-from data_bridge.window_ids import GRACE, end_of, normalise
+from data_bridge.window_ids import GRACE, end_of, in_utc, normalise
 
 FACT_COLUMNS = (
     *("window_id", "subject", "kind", "source", "value_before", "value_after", "text", "happened_at", "visible"),
@@ -28,10 +27,12 @@ FACT_COLUMNS = (
 """Of ``hindsight.window_facts``; a view must have the first three, and may have the others."""
 
 TABLE = "hindsight.window_facts"
-MAX_FACTS = 2_000
+MAX_FACTS = 20_000
 """Facts that are read of one window; the first by subject and kind."""
 
 _MAX_SUBJECT, _MAX_KIND, _MAX_TEXT, _MAX_NUMBER = 200, 60, 2_000, 1e15
+_AHEAD = timedelta(minutes=1)
+"""How far the game's clock may be ahead of ours."""
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 _WRITE = f"""
@@ -78,19 +79,24 @@ async def record_facts(
     """Write facts about ``window_id``; returns how many were added or changed (0 for a repetition).
 
     ConfigurationError if the id is not valid, if the window has not ended (only what agents can see is known before),
-    or for a fact that no row can hold.
+    for a fact that no row can hold, or for one that is still to come.
     """
     canonical = normalise(window_id)
     if canonical is None:
         raise ConfigurationError(f"{window_id!r} is not a window id: write YYYY-MM-DDTHH:00.")
-    if end_of(canonical, hours) > (now or datetime.now(UTC)) and not all(fact.visible for fact in facts):
+    now = now or datetime.now(UTC)
+    if end_of(canonical, hours) > now and not all(fact.visible for fact in facts):
         raise ConfigurationError(f"Window {canonical} has not ended yet: its facts are not known.")
     for fact in facts:
         _refuse_unstorable(fact, source)
+        if fact.at is not None and in_utc(fact.at) > now + _AHEAD:
+            raise ConfigurationError(
+                f"{fact.kind!r} about {fact.subject!r} happens at {fact.at}, which is still to come."
+            )
     if not facts:
         return 0
     rows = [
-        (canonical, f.subject, f.kind, source, f.before, f.after, f.text, f.at and f.at.astimezone(UTC), f.visible)
+        (canonical, f.subject, f.kind, source, f.before, f.after, f.text, f.at and in_utc(f.at), f.visible)
         for f in sorted(facts, key=lambda one: (one.subject, one.kind))  # one order of locks for all writers
     ]
     written = 0
@@ -114,16 +120,33 @@ def _refuse_unstorable(fact: Fact, source: str) -> None:
         raise ConfigurationError(
             f"The text of {fact.kind!r} about {fact.subject!r} is longer than {_MAX_TEXT}, or has NUL."
         )
+    if fact.at is not None and fact.at.tzinfo is None:
+        raise ConfigurationError(f"The time of {fact.kind!r} about {fact.subject!r} names no zone: {fact.at}.")
     if any(value is not None and _number(value) is None for value in (fact.before, fact.after)):
         raise ConfigurationError(f"The value of {fact.kind!r} about {fact.subject!r} is not a finite number.")
 
 
-def facts_of(rows: Iterable[Mapping[str, Any]], closed_at: datetime) -> tuple[tuple[Fact, ...], FactDoubts]:
-    """The facts of one window and what is to be said against the others. Never raises, whatever the rows hold."""
+def names_in(subject: object) -> list[str]:
+    """Every beginning of a fact's subject that may be the id of an agent, the longest first."""
+    text = _text(subject, _MAX_SUBJECT)
+    if text is None:
+        return []
+    parts = text.split("/")
+    return ["/".join(parts[:number]) for number in range(len(parts), 0, -1)]
+
+
+def facts_of(
+    rows: Iterable[Mapping[str, Any]], closed_at: datetime, agents: Collection[str] = ()
+) -> tuple[tuple[Fact, ...], FactDoubts]:
+    """The facts of one window and what is to be said against the others. Never raises, whatever the rows hold.
+
+    ``agents`` are the ids among ``names_in`` the subjects that are agents': what is told of one of them is nobody
+    else's, whatever subject another one's row names.
+    """
     told: dict[tuple[str, str], list[tuple[Fact, bool]]] = defaultdict(list)
     malformed = 0
     for row in rows:
-        fact = _fact(row)
+        fact = _fact(row, agents)
         if fact is None:
             malformed += 1
         else:
@@ -140,7 +163,8 @@ def facts_of(rows: Iterable[Mapping[str, Any]], closed_at: datetime) -> tuple[tu
         else:
             facts.append(min((fact for fact, _ in known), key=lambda fact: (fact.at is None, fact.at or closed_at)))
             late += all(is_late for _, is_late in known)
-    return tuple(facts[:MAX_FACTS]), FactDoubts(unknown, contradictory, late, malformed)
+    too_many = max(0, len(facts) - MAX_FACTS)
+    return tuple(facts[:MAX_FACTS]), FactDoubts(unknown, contradictory, late, malformed, too_many)
 
 
 def closing_of(window_id: str, hours: int) -> datetime:
@@ -148,7 +172,7 @@ def closing_of(window_id: str, hours: int) -> datetime:
     return end_of(window_id, hours) + GRACE
 
 
-def _fact(row: Mapping[str, Any]) -> Fact | None:
+def _fact(row: Mapping[str, Any], agents: Collection[str]) -> Fact | None:
     subject, kind = _text(row.get("subject"), _MAX_SUBJECT), _text(row.get("kind"), _MAX_KIND)
     if subject is None or kind is None:
         return None
@@ -161,6 +185,7 @@ def _fact(row: Mapping[str, Any]) -> Fact | None:
         text.strip()[:_MAX_TEXT] or None if isinstance(text, str) else None,
         _moment(row.get("happened_at")),
         row.get("visible") is True,
+        next((name for name in names_in(subject) if name in agents), None),
     )
 
 
@@ -172,10 +197,8 @@ def _text(value: object, most: int) -> str | None:
 
 
 def _number(value: object) -> float | None:
-    """Yes and no are 1 and 0."""
-    if not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > _MAX_NUMBER:
-        return None
-    return float(value)
+    """Yes and no are 1 and 0. NaN is within no limit, and an integer that no float can hold is beyond this one."""
+    return float(value) if isinstance(value, int | float) and abs(value) <= _MAX_NUMBER else None
 
 
 def _moment(value: object) -> datetime | None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from data_bridge.database import Database
-from data_bridge.decode import Undecodable, decode_steps, trajectory_of
+from data_bridge.decode import SENT_BY_AGENT, Undecodable, decode_steps, is_sent, trajectory_of
 from data_bridge.errors import NotEnoughData
 from data_bridge.migrate import owns_game_tables
 from data_bridge.models import AgentTrajectory, UnreadableRow
@@ -122,7 +122,14 @@ def _checked(one: SentTrajectory, now: datetime, has_agent: bool) -> StoredTraje
         return refused("metadataJson is not JSON")
     if not isinstance(metadata, dict):
         return refused("metadataJson is not an object")
+    if not is_sent(_stamped(one)):
+        return refused("metadataJson is nested too deeply, or has too many values")
     return StoredTrajectory(one.trajectory_id, one.agent_id, window_id, "stored")
+
+
+def _stamped(one: SentTrajectory) -> str:
+    """Its metadata, with who sent it: what the row says of its own results and rewards is the agent's word."""
+    return to_json(msgspec.json.decode(one.metadata_json) | SENT_BY_AGENT)
 
 
 def read_sent(one: SentTrajectory, now: datetime) -> AgentTrajectory:
@@ -149,7 +156,7 @@ def read_sent(one: SentTrajectory, now: datetime) -> AgentTrajectory:
     read = trajectory_of(row, window_of(one.start_time), None)
     if isinstance(read, UnreadableRow):
         raise NotEnoughData(f"{one.trajectory_id!r} cannot be read: {read.detail}.")
-    return read
+    return msgspec.structs.replace(read, is_sent=True)
 
 
 def _row_id(one: SentTrajectory) -> str:
@@ -180,7 +187,7 @@ def _row(one: SentTrajectory, now: datetime) -> TrajectoryRow:
         steps_json=one.steps_json,
         reward_components_json=to_json({"environmentReward": one.total_reward}),
         metrics_json=to_json({name: figure for name, figure in metrics.items() if figure is not None}),
-        metadata_json=one.metadata_json,
+        metadata_json=_stamped(one),
         total_reward=one.total_reward,
         episode_length=len(steps),
         final_status=metrics["finalStatus"],

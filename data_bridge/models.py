@@ -9,8 +9,10 @@ and excluded from garbage collection (``gc=False``) where there are millions of 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -202,6 +204,8 @@ class AgentTrajectory(msgspec.Struct, frozen=True):
     is_training_data: bool = True
     is_evaluation: bool = False
     used_in_training: bool = False
+    is_sent: bool = False
+    """Whether the agent sent it to the console with a key of its own: then the agent wrote it, not the game."""
     replayed_pnl: float | None = None
     """What the decision earned when our own replay rebuilt its hour: a fact. Never read from a row."""
 
@@ -277,6 +281,12 @@ class Fact(msgspec.Struct, frozen=True):
     """When it happened."""
     visible: bool = False
     """Whether the agents could see it when they decided."""
+    agent: str | None = None
+    """Whose part it tells, if its subject begins with the id of an agent of the log; set when it is read."""
+
+    def is_of(self, agent_id: str) -> bool:
+        """Whether its subject is this agent, or its part in something."""
+        return self.subject == agent_id or self.subject.startswith(f"{agent_id}/")
 
     @property
     def is_known(self) -> bool:
@@ -299,9 +309,11 @@ class FactDoubts(msgspec.Struct, frozen=True):
     """Written after the window was closed; they count."""
     malformed: int = 0
     """Rows that say nothing that can be read."""
+    too_many: int = 0
+    """Beyond the number that is read of one window."""
 
     def __bool__(self) -> bool:
-        return any((self.unknown, self.contradictory, self.late, self.malformed))
+        return any(getattr(self, name) for name in self.__struct_fields__)
 
     def plus(self, other: FactDoubts) -> FactDoubts:
         counts = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__)
@@ -311,7 +323,7 @@ class FactDoubts(msgspec.Struct, frozen=True):
 NO_DOUBTS = FactDoubts()
 
 
-class MarketOutcomes(msgspec.Struct, frozen=True):
+class WindowOutcomes(msgspec.Struct, frozen=True, dict=True):
     """The ground truth of one closed window, unknown to the agents while they decided."""
 
     stocks: tuple[StockOutcome, ...] = ()
@@ -322,6 +334,17 @@ class MarketOutcomes(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.stocks or self.predictions or self.facts)
+
+    @cached_property
+    def _by_subject(self) -> dict[str, list[Fact]]:
+        found: dict[str, list[Fact]] = {}
+        for fact in self.facts:
+            found.setdefault(fact.subject, []).append(fact)
+        return found
+
+    def about(self, subject: str) -> Sequence[Fact]:
+        """The facts about one subject: a window has thousands, and every action asks for a few."""
+        return self._by_subject.get(subject, ())
 
     @property
     def known(self) -> int:
@@ -335,7 +358,7 @@ class Window(msgspec.Struct, frozen=True):
     window_id: str
     hours: int
     trajectories: tuple[AgentTrajectory, ...]
-    outcomes: MarketOutcomes
+    outcomes: WindowOutcomes
     unreadable: tuple[UnreadableRow, ...] = ()
 
 

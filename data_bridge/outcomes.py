@@ -26,7 +26,7 @@ from data_bridge.database import Database
 from data_bridge.decode import Row, Undecodable, finite, number_of, parse_json
 from data_bridge.errors import ConfigurationError
 from data_bridge.facts import record_facts
-from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
+from data_bridge.models import NewsEvent, PredictionOutcome, StockOutcome, WindowOutcomes
 from data_bridge.window_ids import end_of, normalise
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ V = TypeVar("V")
 
 
 async def record_outcomes(
-    database: Database, window_id: str, outcomes: MarketOutcomes, *, hours: int = 1, now: datetime | None = None
+    database: Database, window_id: str, outcomes: WindowOutcomes, *, hours: int = 1, now: datetime | None = None
 ) -> int:
     """Write the ground truth of ``window_id``; returns how many rows were added or changed (0 for a repetition).
 
@@ -185,7 +185,7 @@ def _name(text: str | None, what: str) -> str | None:
     return text
 
 
-def outcomes_of(rows: Iterable[Row]) -> MarketOutcomes:
+def outcomes_of(rows: Iterable[Row]) -> WindowOutcomes:
     """The ground truth from one window's rows of ``market_outcomes``, oldest first: later rows correct earlier ones."""
     stocks: dict[str, StockOutcome] = {}
     predictions: dict[str, PredictionOutcome] = {}
@@ -194,7 +194,7 @@ def outcomes_of(rows: Iterable[Row]) -> MarketOutcomes:
             stocks[row["stockTicker"]] = _stock(row)
         elif row["predictionMarketId"]:
             predictions[row["predictionMarketId"]] = _prediction(row)
-    return MarketOutcomes(
+    return WindowOutcomes(
         tuple(stocks[ticker] for ticker in sorted(stocks)),
         tuple(predictions[market] for market in sorted(predictions)),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes, Step, Window
+from data_bridge.models import AgentTrajectory, Step, Window, WindowOutcomes
 from data_bridge.window_ids import end_of, is_closed
 from data_bridge.worlds.market import MARKET
 from data_bridge.worlds.world import Completeness, World
@@ -111,7 +111,7 @@ class Rules:
 class Measurable:
     """Which trajectories a judge that does not read, but computes, can score; and what is said of the others."""
 
-    can_score: Callable[[AgentTrajectory, MarketOutcomes, World], bool]
+    can_score: Callable[[AgentTrajectory, WindowOutcomes, World], bool]
     reason: Reason
     detail: str
     known: str
@@ -200,7 +200,7 @@ def _lower_median(numbers: Sequence[int]) -> int:
     return sorted(numbers)[(len(numbers) - 1) // 2]
 
 
-def _fault_of_row(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: Rules) -> tuple[Reason, str] | None:
+def _fault_of_row(trajectory: AgentTrajectory, outcomes: WindowOutcomes, rules: Rules) -> tuple[Reason, str] | None:
     if trajectory.is_evaluation:
         return Reason.EVALUATION_ROW, "isEvaluation is set"
     if not trajectory.is_training_data:
@@ -209,7 +209,7 @@ def _fault_of_row(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: 
     return (Reason.ALREADY_USED, _USED) if fault is not None and trajectory.used_in_training else fault
 
 
-def _fault_of_content(trajectory: AgentTrajectory, outcomes: MarketOutcomes, rules: Rules) -> tuple[Reason, str] | None:
+def _fault_of_content(trajectory: AgentTrajectory, outcomes: WindowOutcomes, rules: Rules) -> tuple[Reason, str] | None:
     if not trajectory.steps:
         return Reason.NO_STEPS, "no steps"
     if not _has_reply(trajectory.steps):
@@ -283,7 +283,7 @@ def fault_of_window(window: Window, agents: int, rules: Rules) -> tuple[Reason, 
     return None
 
 
-def fault_of_outcomes(outcomes: MarketOutcomes, world: World = MARKET) -> tuple[Reason, str] | None:
+def fault_of_outcomes(outcomes: WindowOutcomes, world: World = MARKET) -> tuple[Reason, str] | None:
     """Whether the ground truth is missing or partial, as the world says; None if it is good."""
     known = world.known(outcomes)
     if known.completeness is Completeness.COMPLETE:

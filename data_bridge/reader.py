@@ -29,7 +29,7 @@ from data_bridge.database import LOST, Database, Fetch, Reconnecting, fetch_on
 from data_bridge.decode import TRAJECTORY_COLUMNS, trajectory_of
 from data_bridge.discovery import WindowRef, is_eligible, ref_of, sightings
 from data_bridge.errors import ConfigurationError
-from data_bridge.facts import closing_of, facts_of, facts_query
+from data_bridge.facts import FACT_COLUMNS, closing_of, facts_of, facts_query, names_in
 from data_bridge.models import AgentTrajectory, Window
 from data_bridge.outcomes import OUTCOME_COLUMNS, outcomes_of
 from data_bridge.quality import Rules, hours_of
@@ -69,9 +69,14 @@ _BYTES_AT_A_TIME = 100_000
 
 _ROWS = f'SELECT {TRAJECTORY_COLUMNS} FROM trajectories WHERE "trajectoryId" = ANY($2)'
 _OUTCOMES = f'SELECT {OUTCOME_COLUMNS} FROM market_outcomes WHERE "windowId" = ANY($1) ORDER BY "createdAt", id'
+_AGENTS = """
+SELECT name FROM unnest($1::text[]) AS name WHERE EXISTS (SELECT 1 FROM trajectories WHERE "agentId" = name)
+"""
+_WRITERS = "SELECT agent_id FROM hindsight.agent_roles"
 _NAMES = 'SELECT id, COALESCE("displayName", username) AS name FROM "User" WHERE id = ANY($1)'
 
 _IN_ORDER = itemgetter("agentId", "startTime", "trajectoryId")
+_NO_FACTS = (asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError, asyncpg.DataError)
 _NO_NAMES = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError)
 
 T = TypeVar("T")
@@ -85,6 +90,8 @@ class _Batch:
     rows: dict[str, list[asyncpg.Record]]
     outcomes: dict[str, list[asyncpg.Record]]
     facts: dict[str, list[dict[str, Any]]]
+    agents: frozenset[str]
+    """Those that facts are about."""
 
 
 class WindowReader:
@@ -96,6 +103,8 @@ class WindowReader:
         self._reconnect_for = reconnect_for
         self._names: dict[str, str | None] = {}
         self._may_read_names = True
+        self._own_writers: frozenset[str] | None = None
+        """Agents that write to Postgres with a role of their own; None: not looked up yet."""
 
     async def discover(self, *, everything: bool = False) -> list[WindowRef]:
         """The windows that start within the lookback, oldest first.
@@ -193,7 +202,7 @@ class WindowReader:
             row = rows.pop()
             read = trajectory_of(row, window_id, self._names.get(row["agentId"]), self.rules.world)
             if isinstance(read, AgentTrajectory):
-                trajectories.append(read)
+                trajectories.append(self._with_writer(read))
             else:
                 broken.append(read)
             decoded += row["size"]
@@ -203,9 +212,13 @@ class WindowReader:
         hours = hours_of(trajectories)
         outcomes = outcomes_of(batch.outcomes.get(window_id, ()))
         if self.rules.world.reads_facts:
-            facts, doubts = facts_of(batch.facts.get(window_id, ()), closing_of(window_id, hours))
+            facts, doubts = facts_of(batch.facts.get(window_id, ()), closing_of(window_id, hours), batch.agents)
             outcomes = msgspec.structs.replace(outcomes, facts=facts, doubts=doubts)
         return Window(window_id, hours, tuple(trajectories), outcomes, tuple(broken))
+
+    def _with_writer(self, read: AgentTrajectory) -> AgentTrajectory:
+        """``read``, as sent by the agent if it has a role of its own in the database."""
+        return msgspec.structs.replace(read, is_sent=True) if read.agent_id in (self._own_writers or ()) else read
 
     async def _patiently(self, read: Callable[[Fetch], Awaitable[T]]) -> T:
         """The result of ``read`` on one connection; on a new connection if that one is lost."""
@@ -245,25 +258,32 @@ class WindowReader:
             for row in await fetch(_OUTCOMES, list(spellings)):
                 outcomes[spellings[row["windowId"]]].append(row)
         facts = await self._fetch_facts(fetch, spellings) if self.rules.world.reads_facts else {}
+        names = {name for told in facts.values() for fact in told for name in names_in(fact.get("subject"))}
+        agents = frozenset(row["name"] for row in await fetch(_AGENTS, sorted(names))) if names else frozenset[str]()
+        if self.rules.world.written_by == "game" and self._own_writers is None:
+            self._own_writers = await _own_writers(fetch)
         await self._learn_names(fetch, {row["agentId"] for group in rows.values() for row in group})
-        return _Batch(windows, rows, outcomes, facts)
+        return _Batch(windows, rows, outcomes, facts, agents)
 
     async def _fetch_facts(self, fetch: Fetch, spellings: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
         """By window, the facts as written. Without our table there are none; a view that cannot be read is an error."""
         view, found = self.rules.facts_view, defaultdict[str, list[dict[str, Any]]](list)
         try:
             rows = await fetch(facts_query(view), list(spellings))
-        except (*_NO_NAMES, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError) as error:
+        except (*_NO_NAMES, *_NO_FACTS) as error:
             if view is None and isinstance(error, asyncpg.InsufficientPrivilegeError):
                 raise
             if view is not None:
                 raise ConfigurationError(
-                    f"--facts-view {view} cannot be read: {error}; it needs window_id, subject and kind."
+                    f"--facts-view {view} cannot be read: {error}; it needs window_id, subject and kind, as text."
                 ) from error
             logger.info("there are no facts: %s", error)
             return found
         for row in rows:
-            found[spellings[row["window_id"]]].append(msgspec.json.decode(row["fact"]))
+            fact = msgspec.json.decode(row["fact"])
+            if missing := [name for name in FACT_COLUMNS[:3] if name not in fact]:
+                raise ConfigurationError(f"--facts-view {view} has no column {' or '.join(missing)}.")
+            found[spellings[row["window_id"]]].append(fact)
         return found
 
     async def _learn_names(self, fetch: Fetch, agents: set[str]) -> None:
@@ -277,6 +297,14 @@ class WindowReader:
             self._may_read_names = False
             return
         self._names |= dict.fromkeys(unknown) | {row["id"]: row["name"] for row in rows}
+
+
+async def _own_writers(fetch: Fetch) -> frozenset[str]:
+    """The agents that ``row_level_security.sql`` gave a role of their own; none where it was never run."""
+    try:
+        return frozenset(row["agent_id"] for row in await fetch(_WRITERS))
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return frozenset()
 
 
 def _spellings(refs: Iterable[WindowRef]) -> dict[str, str]:

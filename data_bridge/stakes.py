@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from data_bridge.models import Action, AgentTrajectory, MarketOutcomes, PredictionOutcome, StockOutcome
+from data_bridge.models import Action, AgentTrajectory, PredictionOutcome, StockOutcome, WindowOutcomes
 
 NOT_TRADES = frozenset(
     {
@@ -134,7 +134,7 @@ class Reading:
         return self.unknown if self.stake is None else self.stake.result
 
 
-def read_action(action: Action, outcomes: MarketOutcomes) -> Reading:
+def read_action(action: Action, outcomes: WindowOutcomes) -> Reading:
     """What ``action`` did, and what the window's prices made of it."""
     if action.is_pending or action.failure is not None:
         return Reading(Deed.FAILED)
@@ -179,7 +179,7 @@ def choice_of(action: Action) -> str | None:
     return f"{verbs[0] if direction > 0 else verbs[1]} {name}"
 
 
-def readings_of(actions: Iterable[Action], outcomes: MarketOutcomes) -> list[Reading]:
+def readings_of(actions: Iterable[Action], outcomes: WindowOutcomes) -> list[Reading]:
     """What each action did, in order."""
     return [read_action(action, outcomes) for action in actions]
 
@@ -213,7 +213,7 @@ _EVEN = 0.1
 """The share of the balance that a stake counts for in ``gain_of`` if its decision names none."""
 
 
-def gain_of(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> float | None:
+def gain_of(trajectory: AgentTrajectory, outcomes: WindowOutcomes) -> float | None:
     """What the decisions gained by the window's prices, as a share of the balance; None if it cannot be told."""
     held = net_stakes(readings_of(trajectory.actions, outcomes), _EVEN)
     return None if held is None else sum((stake.share or 0.0) * stake.gain for stake in held)
@@ -225,7 +225,7 @@ def claimed_price(action: Action) -> float | None:
     return price or None
 
 
-def contradiction(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str | None:
+def contradiction(trajectory: AgentTrajectory, outcomes: WindowOutcomes) -> str | None:
     """Why the row's books cannot be true by the game's own prices, in one sentence; None if they can.
 
     A price is checked wherever the market's prices are known; the profit only if everything that could have made it is
@@ -258,7 +258,7 @@ def contradiction(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> str 
     return f"claims a profit of {claimed:.6g}, but its stakes could only make between {low:.6g} and {high:.6g}"
 
 
-def _far_price(action: Action, ticker: str, outcomes: MarketOutcomes) -> str | None:
+def _far_price(action: Action, ticker: str, outcomes: WindowOutcomes) -> str | None:
     stock = next(stock for stock in outcomes.stocks if stock.ticker == ticker)
     price, known = claimed_price(action), (stock.start_price, stock.end_price)
     if price is None or not all(known):
@@ -288,7 +288,7 @@ def _bet(market: PredictionOutcome, direction: int, share: float | None) -> Read
     return Reading(Deed.STAKE, market.market_id, stake)
 
 
-def _market(parameters: Mapping[str, Any], outcomes: MarketOutcomes) -> StockOutcome | PredictionOutcome | None:
+def _market(parameters: Mapping[str, Any], outcomes: WindowOutcomes) -> StockOutcome | PredictionOutcome | None:
     """The market of this window that the parameters name. A perpetual's ticker may be its market id."""
     for names in (_TICKER, _MARKET):
         name = _text(parameters, names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Sequence, Set
 from dataclasses import replace
 
-from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes, Window
+from data_bridge.models import DECISIONS, AgentTrajectory, Window, WindowOutcomes
 from data_bridge.quality import (
     CheckedWindow,
     Exclusion,
@@ -60,7 +60,7 @@ async def summaries(
             so_far, votes, unknown = [], HourVotes(), set()
 
 
-def _whole(parts: Sequence[WindowSummary], hours: int, outcomes: MarketOutcomes, rules: Rules) -> WindowSummary:
+def _whole(parts: Sequence[WindowSummary], hours: int, outcomes: WindowOutcomes, rules: Rules) -> WindowSummary:
     """The window whose parts these are."""
     first = parts[0]
     usable = tuple(one for part in parts for one in part.usable)

@@ -19,7 +19,7 @@ from pathlib import Path
 from data_bridge.agent_loop import AgentLoop, AgentPrompt, Seen
 from data_bridge.database import Database
 from data_bridge.lesson_client import Decider, ShownLesson
-from data_bridge.models import Action, ChatMessage, LLMCall, MarketOutcomes, PredictionOutcome
+from data_bridge.models import Action, ChatMessage, LLMCall, PredictionOutcome, WindowOutcomes
 from data_bridge.recorder import Recorder
 from data_bridge.window_ids import end_of, last_closed_windows, start_of
 from trainer.cli.frame import database_of, run_command
@@ -94,7 +94,7 @@ async def play_hour(loop: AgentLoop, database: Database, window_id: str, now: da
 
     right = await asyncio.gather(*map(one, AGENTS))
     outcome = PredictionOutcome(market, "Did it rain?", truth, 0.9 if rain else 0.1)
-    await loop.outcome(database, window_id, MarketOutcomes(predictions=(outcome,)), now=now)
+    await loop.outcome(database, window_id, WindowOutcomes(predictions=(outcome,)), now=now)
     return sum(right) / len(right)
 
 

@@ -16,7 +16,7 @@ import sys
 from openai import AsyncOpenAI, OpenAIError
 
 from data_bridge.errors import ConfigurationError
-from data_bridge.models import Action, MarketOutcomes, PredictionOutcome
+from data_bridge.models import Action, PredictionOutcome, WindowOutcomes
 from data_bridge.outcomes import record_outcomes
 from data_bridge.record_openai import record_openai
 from data_bridge.recorder import Recorder
@@ -49,7 +49,7 @@ async def bet(recorder: Recorder, client: AsyncOpenAI, agent: str, window_id: st
         await trajectory.end_trajectory(final_balance=100 + won, final_pnl=won, at=end)
 
 
-async def play_hour(recorder: Recorder, client: AsyncOpenAI, window_id: str) -> MarketOutcomes:
+async def play_hour(recorder: Recorder, client: AsyncOpenAI, window_id: str) -> WindowOutcomes:
     """All agents face the same forecast, so they can be compared. Returns what really happened."""
     dice = random.Random(window_id)
     percent = dice.randrange(10, 100, 20)
@@ -57,7 +57,7 @@ async def play_hour(recorder: Recorder, client: AsyncOpenAI, window_id: str) -> 
     for agent in AGENTS:
         task = f"Forecast: {percent} % rain in the next hour. Bet 10 coins on rain: answer YES or NO."
         await bet(recorder, client, agent, window_id, task, truth)
-    return MarketOutcomes(predictions=(PredictionOutcome(f"rain-{window_id}", "Did it rain?", truth, percent / 100),))
+    return WindowOutcomes(predictions=(PredictionOutcome(f"rain-{window_id}", "Did it rain?", truth, percent / 100),))
 
 
 async def play(settings: CheckSettings) -> int:

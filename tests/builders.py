@@ -18,12 +18,12 @@ from data_bridge.models import (
     AgentTrajectory,
     EnvironmentState,
     LLMCall,
-    MarketOutcomes,
     NewsEvent,
     PredictionOutcome,
     Step,
     StockOutcome,
     Window,
+    WindowOutcomes,
 )
 from data_bridge.window_ids import start_of, window_of
 
@@ -113,10 +113,10 @@ def make_trajectory(
     )
 
 
-def make_outcomes() -> MarketOutcomes:
+def make_outcomes() -> WindowOutcomes:
     """One stock that rose by ten per cent on one piece of news, and one resolved prediction market."""
     news = (NewsEvent(headline="ACME wins a large order", sentiment="positive"),)
-    return MarketOutcomes(
+    return WindowOutcomes(
         stocks=(StockOutcome("ACME", start_price=100.0, end_price=110.0, change_percent=10.0, news=news),),
         predictions=(
             PredictionOutcome("market-1", question="Will ACME close above 105?", outcome="YES", final_probability=1.0),
@@ -129,7 +129,7 @@ def make_window(
     *,
     agents: int = 3,
     trajectories: Iterable[AgentTrajectory] | None = None,
-    outcomes: MarketOutcomes | None = None,
+    outcomes: WindowOutcomes | None = None,
     hours: int = 1,
 ) -> Window:
     """A window of ``agents`` usable trajectories whose P&L is 0, 10, 20, ... in the agents' order."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from data_bridge.models import Action, MarketOutcomes, StockOutcome, Window
+from data_bridge.models import Action, StockOutcome, Window, WindowOutcomes
 from data_bridge.quality import CheckedWindow
 from tests.builders import make_call, make_step, make_trajectory
 from trainer.evaluate.decision_points import DecisionPoint, Replayed
@@ -30,7 +30,7 @@ def up_or_down_window(window_id: str, direction: int, *, agents: int = 2) -> Che
         for number in range(agents)
     )
     stock = StockOutcome("ACME", 100.0, 100.0 + 2 * direction, 2.0 * direction)
-    window = Window(window_id, 1, trajectories, MarketOutcomes(stocks=(stock,)))
+    window = Window(window_id, 1, trajectories, WindowOutcomes(stocks=(stock,)))
     return CheckedWindow(window, trajectories, ())
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from scipy.stats import spearmanr
 
-from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, MarketOutcomes, Step
+from data_bridge.models import AgentTrajectory, EnvironmentState, LLMCall, Step, WindowOutcomes
 from data_bridge.window_ids import end_of, start_of, windows_from
 from data_bridge.worlds.load import load_world
 from trainer.judge.reward import RewardJudge
@@ -55,7 +55,7 @@ async def skill_found(world: Quests, hours: int, agents: int = 8) -> float:
 def quest_group_of(played: PlayedHour) -> Group:
     name = played.hour.window_id
     members = tuple(_trajectory(life, played, QUESTS) for life in played.agents)
-    return Group(f"{name}/1", name, members, MarketOutcomes(facts=tuple(facts_of(played))), load_world("quests"))
+    return Group(f"{name}/1", name, members, WindowOutcomes(facts=tuple(facts_of(played))), load_world("quests"))
 
 
 def group_of(played: PlayedHour) -> Group:

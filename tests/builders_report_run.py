@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_bridge.database import Database
-from data_bridge.models import MarketOutcomes
+from data_bridge.models import WindowOutcomes
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import hours_before, insert_window
 from tests.builders_report import HELD_OUT, evaluation, example
@@ -91,6 +91,7 @@ async def record_run(
         groups=20,
         calls=80,
         cost_usd=0.4,
+        unmeasured={"skill": "nobody knows which decisions were sound"},
     )
     return RecordedRun(
         RUN, tuple(v.trajectory_id for g in groups for v in g.verdicts), await _ship(database, home, words)
@@ -111,7 +112,7 @@ async def _judge(database: Database, groups: list[GroupRecord]) -> None:
     """Every group in two orders, the second of which gives the last two agents each other's score; one failed call."""
     async with open_verdicts(database, RUN) as verdicts:
         for group in groups:
-            asked = Group(group.group_id, group.window_id, (), MarketOutcomes())
+            asked = Group(group.group_id, group.window_id, (), WindowOutcomes())
             own = [verdict.score for verdict in group.verdicts]
             for order, scores in enumerate((own, [own[0], own[2], own[1]])):
                 judged = tuple(

@@ -14,6 +14,7 @@ from typing import TypeVar
 from data_bridge.errors import BackendError, HindsightError
 from data_bridge.models import AgentTrajectory, LLMCall, Step
 from data_bridge.window_ids import window_of
+from data_bridge.worlds.own_class import WorldFault
 
 T = TypeVar("T")
 
@@ -32,6 +33,8 @@ class RowFaults(BackendError):
 
 def may_be_a_rows(error: BaseException) -> bool:
     """Whether a row can have caused ``error``: not if it is the machine's, the network's, a setting's or a stop."""
+    if isinstance(error, WorldFault):
+        return True
     if not isinstance(error, Exception) or isinstance(error, _NOT_A_ROWS):
         return False
     # torch says out of memory with a class of its own or a plain RuntimeError. Only the text's beginning is torch's:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from data_bridge.authorship import Served
-from data_bridge.models import AgentTrajectory, ChatMessage, MarketOutcomes
+from data_bridge.models import AgentTrajectory, ChatMessage, WindowOutcomes
 from data_bridge.quality import Exclusion, Reason
 from data_bridge.worlds.market import MARKET
 from data_bridge.worlds.world import World
@@ -32,7 +32,7 @@ class Group:
     group_id: str
     window_id: str
     trajectories: tuple[AgentTrajectory, ...]
-    outcomes: MarketOutcomes
+    outcomes: WindowOutcomes
     world: World = MARKET
     hours: int = 1
 

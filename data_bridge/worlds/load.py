@@ -10,6 +10,7 @@ from pathlib import Path
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.own_class import guarded
 from data_bridge.worlds.plain import parse_world
 from data_bridge.worlds.world import World
 
@@ -61,8 +62,9 @@ def _from_python(path: Path, where: str, source: str) -> World:
             for _, kind in inspect.getmembers(module, inspect.isclass)
             if issubclass(kind, World) and kind.__module__ == module.__name__
         ]
-        worlds = [kind() for kind in own]
-    except Exception as error:
+        worlds = [guarded(kind, where)() for kind in own]
+        _ = [world.version for world in worlds]  # attributes that no digest can be made of fail here
+    except (Exception, SystemExit) as error:
         raise ConfigurationError(f"--world: {where} fails with {type(error).__name__}: {error}.") from error
     if len(worlds) != 1:
         raise ConfigurationError(f"--world: {where} must have one class derived from World, not {len(worlds)}.")

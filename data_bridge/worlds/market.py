@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_bridge.models import Action, AgentTrajectory, MarketOutcomes, Step, StockOutcome
+from data_bridge.models import Action, AgentTrajectory, Step, StockOutcome, WindowOutcomes
 from data_bridge.stakes import (
     Deed,
     choice_of,
@@ -40,7 +40,7 @@ class MarketWorld(World):
         """None: verdicts from before there were worlds stay valid."""
         return ""
 
-    def known(self, facts: MarketOutcomes) -> Known:
+    def known(self, facts: WindowOutcomes) -> Known:
         """A stock whose move is unknown makes it partial: its prices were due at the end of the window. An unresolved
         prediction market does not, since most of them run longer than one window. Without an answer it is missing."""
         if not facts.known:
@@ -50,22 +50,22 @@ class MarketWorld(World):
             return Known(Completeness.PARTIAL, f"no known move of {', '.join(unknown[:5])}")
         return Known(Completeness.COMPLETE)
 
-    def contradiction(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def contradiction(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         return contradiction(trajectory, facts)
 
     def is_valid(self, action: Action) -> bool:
-        return read_action(action, MarketOutcomes()).deed not in (Deed.FAILED, Deed.UNKNOWN)
+        return read_action(action, WindowOutcomes()).deed not in (Deed.FAILED, Deed.UNKNOWN)
 
     def choice_of(self, action: Action) -> str | None:
         return choice_of(action)
 
-    def answer_of(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def answer_of(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What kinds of thing the agent did, for or against the market; None if none of its actions could be taken."""
         taken = [one for one in readings_of(trajectory.actions, facts) if one.deed is not Deed.FAILED]
         kinds = {one.deed.value if one.stake is None else f"stake {one.stake.direction:+d}" for one in taken}
         return "+".join(sorted(kinds)) or None
 
-    def valid_share(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> float | None:
+    def valid_share(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> float | None:
         """The share of its decisions that led to a possible action; None if one is no action of the game."""
         decided = [step for step in trajectory.steps if step.action is not None or step.llm_calls]
         deeds = [one.deed for one in readings_of(trajectory.actions, facts)]
@@ -73,14 +73,14 @@ class MarketWorld(World):
             return None
         return sum(deed is not Deed.FAILED for deed in deeds) / len(decided) if decided else 0.0
 
-    def result_of(self, action: Action, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def result_of(self, action: Action, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         return read_action(action, facts).result
 
-    def worth(self, action: Action, facts: MarketOutcomes) -> float | None:
+    def worth(self, action: Action, facts: WindowOutcomes) -> float | None:
         stake = read_action(action, facts).stake
         return None if stake is None else stake.gain
 
-    def success(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> Success | None:
+    def success(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> Success | None:
         """Return on the balance by the game's prices, or by our own replay."""
         balance = trajectory.starting_balance
         if trajectory.replayed_pnl is not None and balance is not None and balance > 0:
@@ -89,7 +89,7 @@ class MarketWorld(World):
             gain = gain_of(trajectory, facts)
         return None if gain is None else Success(gain, f"{gain:+.2%} of the balance")
 
-    def side_of(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> int | None:
+    def side_of(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> int | None:
         """1 if its decisions made money by the game's prices, -1 if they lost some, 0 if neither; None if unknown."""
         profit = trajectory.replayed_pnl
         if profit is None:
@@ -99,7 +99,17 @@ class MarketWorld(World):
             profit = sum((stake.share or 0.0) * stake.gain for stake in stakes)
         return (profit > 0) - (profit < 0)
 
-    def shown_facts(self, window_id: str, members: object, facts: MarketOutcomes) -> dict[str, Any]:
+    @property
+    def can_advise(self) -> bool:
+        return True
+
+    def is_right(self, action: Action, facts: WindowOutcomes) -> bool | None:
+        """Whether the stake that ``action`` takes gained by the game's prices; None if it takes none that they
+        decide."""
+        gain = self.worth(action, facts)
+        return None if gain is None or gain == 0 else gain > 0
+
+    def shown_facts(self, window_id: str, members: object, facts: WindowOutcomes) -> dict[str, Any]:
         truth: dict[str, Any] = {
             "window": window_id,
             "stocks": [_stock(stock) for stock in facts.stocks],
@@ -115,7 +125,7 @@ class MarketWorld(World):
         }
         return {name: part for name, part in truth.items() if part}
 
-    def result(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> dict[str, Any]:
+    def result(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> dict[str, Any]:
         """What the hour earned by the game's own prices, where that follows from the decisions alone."""
         if trajectory.replayed_pnl is not None:
             share = _percent(trajectory.replayed_pnl, trajectory.starting_balance)
@@ -144,10 +154,10 @@ class MarketWorld(World):
             state["price"] = claimed_price(step.action)
         return state
 
-    def step_result(self, step: Step, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def step_result(self, step: Step, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         return None if step.action is None else self.result_of(step.action, trajectory, facts)
 
-    def rests_on_claims(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> bool:
+    def rests_on_claims(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> bool:
         """An amount of money is another decision for another balance."""
         readings = readings_of(trajectory.actions, facts)
         return any(reading.stake is not None and reading.stake.share is None for reading in readings)

@@ -14,6 +14,8 @@ from data_bridge.errors import ConfigurationError
 from data_bridge.models import Action
 from data_bridge.worlds.world import World, WorldWords
 
+_Action = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=r"\S")]
+_Weight = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=60, pattern=r"^[\w .&/-]+$")]
 
 
@@ -21,7 +23,7 @@ class SuccessFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How success is measured."""
 
     measure: _Name = "success"
-    facts: dict[str, float] = {}
+    facts: dict[str, _Weight] = {}
     combine: Literal["sum", "mean"] = "sum"
     right_answer: str | None = None
 
@@ -45,7 +47,7 @@ class WorldFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: str | None = None
     roles: Literal["together", "apart"] = World.roles
     subjects: list[str] = []
-    actions: list[str] = []
+    actions: list[_Action] = []
     needs: Literal["facts", "nothing"] = World.needs
     written_by: Literal["agents", "game"] = World.written_by
     success: SuccessFile = SuccessFile()
@@ -100,12 +102,22 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     try:
         return None if pattern is None else re.compile(pattern, re.IGNORECASE | re.DOTALL)
     except re.error as error:
-        raise ConfigurationError(f"The world's reply pattern is not a regular expression: {error}.") from None
+        raise ValueError(f"reply.pattern is not a regular expression: {error}") from None
+
+
+def _refuse_nameless_actions(said: WorldFile) -> None:
+    """A reply that never says its action is never a valid one, unless there is only one action."""
+    pattern = _compiled(said.reply.pattern)
+    names = list(said.reply.keys) if pattern is None else list(pattern.groupindex)
+    if (pattern is not None or names) and "action" not in names and len(said.actions) != 1:
+        raise ValueError("reply says no action: name it `action`, as a group (?P<action>...) or as a key")
 
 
 def parse_world(text: str, where: str, source: str = "") -> PlainWorld:
     """The world that a TOML text describes. ConfigurationError names the file and what is wrong in it."""
     try:
-        return PlainWorld(msgspec.toml.decode(text, type=WorldFile), source)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        said = msgspec.toml.decode(text, type=WorldFile)
+        _refuse_nameless_actions(said)
+        return PlainWorld(said, source)
+    except ValueError as error:  # msgspec's errors are ValueErrors
         raise ConfigurationError(f"{where} does not describe a world: {error}.") from None

@@ -18,13 +18,19 @@ from typing import Any, Literal
 
 import msgspec
 
-from data_bridge.models import Action, AgentTrajectory, Fact, MarketOutcomes, Step
+from data_bridge.models import Action, AgentTrajectory, Fact, Step, WindowOutcomes
 
 FACTS_SHOWN = 60
 """Facts that a judge is shown of a window, those about what a group's members acted on first."""
 
 MAX_TOLD = 300
 """Characters of a claimed text that a judge is shown."""
+
+MOST = 1e15
+"""A success beyond this, in either direction, is as meaningless as NaN."""
+
+
+_EDITION = 2  # of what a judge is shown in worlds of facts, and of how their success is measured
 
 
 class Completeness(StrEnum):
@@ -119,12 +125,13 @@ class World:
     def version(self) -> str:
         """Part of every verdict's key: another definition of the world is another question."""
         said = {name: getattr(self, name) for name in sorted(World.__annotations__)}
-        text = msgspec.json.encode([said | {"words": repr(self.words)}, type(self).__qualname__], order="deterministic")
+        told = [said | {"words": repr(self.words)}, type(self).__qualname__, _EDITION]
+        text = msgspec.json.encode(told, order="deterministic")
         return f"{self.name}-{hashlib.blake2b(text, digest_size=4).hexdigest()}"
 
     # When a window can be judged, and what is wrong with a row
 
-    def known(self, facts: MarketOutcomes) -> Known:
+    def known(self, facts: WindowOutcomes) -> Known:
         """Whether a closed window is complete."""
         if self.needs == "nothing" or facts.facts:
             return Known(Completeness.COMPLETE)
@@ -134,7 +141,7 @@ class World:
             return Known(Completeness.MISSING, f"no fact that counts: {why}")
         return Known(Completeness.MISSING, "no fact about this window is known")
 
-    def contradiction(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def contradiction(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """Why the row cannot be true by the facts, in one sentence; None if it can."""
         return None
 
@@ -160,26 +167,33 @@ class World:
             return None
         return " ".join(part for part in (action.kind, self.subject_of(action)) if part)
 
-    def answer_of(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def answer_of(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What kinds of action the agent took; None if none of them could be taken."""
         return "+".join(sorted({one.kind for one in trajectory.actions if self.is_valid(one)})) or None
 
-    def valid_share(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> float | None:
+    def valid_share(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> float | None:
         """The share of its decisions that led to a valid action; None if that cannot be said."""
         decided = [step for step in trajectory.steps if step.action is not None or step.llm_calls]
         return sum(self.is_valid(one) for one in trajectory.actions) / len(decided) if decided else 0.0
 
     # What came of it
 
-    def facts_about(self, action: Action, agent_id: str, facts: MarketOutcomes) -> list[Fact]:
-        """The facts about the action's subject: those of this agent's part in it, where there are such."""
+    def trusts_log_of(self, trajectory: AgentTrajectory) -> bool:
+        """Whether results and rewards in this row count: the game writes the log, and the agent sent no such row."""
+        return self.written_by == "game" and not trajectory.is_sent
+
+    def facts_about(self, action: Action, agent_id: str, facts: WindowOutcomes) -> list[Fact]:
+        """The facts about the action's subject: those of this agent's part in it, where there are such.
+
+        Never those about an agent, whatever the row calls the subject of its action.
+        """
         subject = self.subject_of(action)
         if subject is None:
             return []
-        own = [fact for fact in facts.facts if fact.subject == f"{agent_id}/{subject}"]
-        return own or [fact for fact in facts.facts if fact.subject == subject]
+        own = [fact for fact in facts.about(f"{agent_id}/{subject}") if fact.agent in (None, agent_id)]
+        return own or [fact for fact in facts.about(subject) if fact.agent is None and not fact.is_of(agent_id)]
 
-    def result_of(self, action: Action, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def result_of(self, action: Action, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What came of one action by the facts, in words; None if nothing is known.
 
         Nothing is known of a reply that was never carried out, but whether it was the right one.
@@ -190,32 +204,37 @@ class World:
         about = [fact for fact in self.facts_about(action, trajectory.agent_id, facts) if not fact.visible]
         return "; ".join(told_fact(fact) for fact in about) or None
 
-    def worth(self, action: Action, facts: MarketOutcomes) -> float | None:
+    def worth(self, action: Action, facts: WindowOutcomes) -> float | None:
         """What the action is worth by the facts alone, also where it was never carried out; None if they do not say."""
         subject = self.subject_of(action)
         if self.right_answer is None or subject is None:
             return None
-        right = next((f.text for f in facts.facts if (f.subject, f.kind) == (subject, self.right_answer)), None)
+        told = [fact.text for fact in facts.about(subject) if fact.kind == self.right_answer and fact.agent is None]
+        right = next(iter(told), None)
         return None if right is None else float(action.kind == right.strip().upper())
 
-    def success(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> Success | None:
+    def success(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> Success | None:
         """What the trajectory achieved: by facts, else by the rewards that the game logged; None if unknown."""
         if trajectory.replayed_pnl is not None:
             return Success(trajectory.replayed_pnl, f"{self.words.measure} {trajectory.replayed_pnl:+g} when replayed")
         measured = None if trajectory.is_evaluation else self._by_facts(trajectory, facts)
-        if measured is None and self.written_by == "game":
+        if measured is None and self.trusts_log_of(trajectory):
             rewards = [step.reward for step in trajectory.steps if step.reward is not None]
             measured = math.fsum(rewards) if rewards and all(map(math.isfinite, rewards)) else None
-        if measured is None or not math.isfinite(measured):
+        if measured is None or not abs(measured) <= MOST:
             return None
         return Success(measured, f"{self.words.measure} {measured:+g}")
 
-    def _by_facts(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> float | None:
-        own = (trajectory.agent_id, trajectory.trajectory_id)
-        values = [self._value(f for f in facts.facts if f.subject == name) for name in own]
-        for action in last_on_each(trajectory.actions, self.subject_of):
-            value = self._value(self.facts_about(action, trajectory.agent_id, facts))
-            values.append(self.worth(action, facts) if value is None else value)
+    def _by_facts(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> float | None:
+        agent_id = trajectory.agent_id
+        values = [self._value(facts.about(agent_id))]
+        by_validity = sorted(trajectory.actions, key=self.is_valid)  # of one subject the last that was carried out
+        for action in last_on_each(by_validity, self.subject_of):
+            about = self.facts_about(action, agent_id, facts)
+            value = self._value(about)
+            value = self.worth(action, facts) if value is None else value
+            had_no_part = not self.is_valid(action) and not any(fact.is_of(agent_id) for fact in about)
+            values.append(0.0 if value is not None and had_no_part else value)
         found = [value for value in values if value is not None]
         if not found:
             return None
@@ -225,21 +244,25 @@ class World:
         counted = [self.weights[f.kind] * f.change for f in facts if f.kind in self.weights and f.change is not None]
         return math.fsum(counted) if counted else None
 
-    def side_of(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> int | None:
+    def side_of(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> int | None:
         """1 if it succeeded, -1 if it did harm, 0 if neither; None if unknown."""
         success = self.success(trajectory, facts)
         return None if success is None else (success.value > 0) - (success.value < 0)
 
     # What a judge is shown
 
-    def shown_facts(self, window_id: str, members: Sequence[AgentTrajectory], facts: MarketOutcomes) -> dict[str, Any]:
+    def shown_facts(self, window_id: str, members: Sequence[AgentTrajectory], facts: WindowOutcomes) -> dict[str, Any]:
         """What became known afterwards, for a judge: about what ``members`` acted on first, never about who they are.
 
         What is known of one member alone stands among its own results.
         """
         names = {name for one in members for name in (one.agent_id, one.trajectory_id)}
+
+        def is_of_one(fact: Fact) -> bool:
+            return fact.agent is not None or any(map(fact.is_of, names))
+
         acted_on = {self.subject_of(action) for one in members for action in one.actions}
-        common = [fact for fact in facts.facts if fact.subject.partition("/")[0] not in names]
+        common = [fact for fact in facts.facts if not is_of_one(fact)]
         common.sort(key=lambda fact: fact.subject not in acted_on)
         shown, more = common[:FACTS_SHOWN], len(common) - FACTS_SHOWN
         parts = (("facts", False), ("known_to_agents_when_they_decided", True))
@@ -250,7 +273,7 @@ class World:
             | ({"facts_left_out": more} if more > 0 else {})
         )
 
-    def result(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> dict[str, Any]:
+    def result(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> dict[str, Any]:
         """The trajectory's result by the facts, for a judge; empty if it does not follow from them."""
         success, resource = self.success(trajectory, facts), trajectory.starting_balance
         told: dict[str, Any] = {}
@@ -258,7 +281,7 @@ class World:
             told[self.words.measure.replace(" ", "_")] = success.value
             if resource is not None and resource > 0:
                 told[f"percent_of_{self.words.resource.replace(' ', '_')}"] = 100 * success.value / resource
-        own = [fact for fact in facts.facts if fact.subject in (trajectory.agent_id, trajectory.trajectory_id)]
+        own = facts.about(trajectory.agent_id)
         return told | ({"facts": [told_fact(fact) for fact in own]} if own else {})
 
     def claims(self, trajectory: AgentTrajectory, *, is_blind: bool) -> dict[str, Any]:
@@ -268,21 +291,21 @@ class World:
     def step_claims(self, step: Step, trajectory: AgentTrajectory, *, is_blind: bool) -> dict[str, Any]:
         """What the row says of one step, for a judge: the state before it; with hindsight, what came of it."""
         told: dict[str, Any] = {key: step.state.everything.get(key) for key in self.state_keys}
-        if not is_blind and self.written_by == "agents":
+        if not is_blind and not self.trusts_log_of(trajectory):
             told |= self._logged(step)
         return {key: value for key, value in told.items() if value is not None}
 
-    def step_result(self, step: Step, trajectory: AgentTrajectory, facts: MarketOutcomes) -> str | None:
+    def step_result(self, step: Step, trajectory: AgentTrajectory, facts: WindowOutcomes) -> str | None:
         """What came of a step, for a judge: by facts, and by the log where the game writes it."""
         told = None if step.action is None else self.result_of(step.action, trajectory, facts)
-        logged = self._logged(step) if self.written_by == "game" else {}
+        logged = self._logged(step) if self.trusts_log_of(trajectory) else {}
         parts = [told, *(f"{name} {brief(value)}" for name, value in logged.items() if value is not None)]
         return "; ".join(part for part in parts if part) or None
 
     def _logged(self, step: Step) -> dict[str, Any]:
         return {"result": None if step.action is None else step.action.result, "reward": step.reward}
 
-    def rests_on_claims(self, trajectory: AgentTrajectory, facts: MarketOutcomes) -> bool:
+    def rests_on_claims(self, trajectory: AgentTrajectory, facts: WindowOutcomes) -> bool:
         """Whether two trajectories with the same replies may still be different decisions, by what they claim."""
         return False
 
@@ -301,6 +324,18 @@ class World:
     def can_value_replies(self) -> bool:
         """Whether facts say what a reply that was never carried out would have been worth."""
         return self.can_parse and self.right_answer is not None
+
+    # What a proposal for an agent is: advice
+
+    @property
+    def can_advise(self) -> bool:
+        """Whether it can be told afterwards if a proposal was right."""
+        return self.can_value_replies
+
+    def is_right(self, action: Action, facts: WindowOutcomes) -> bool | None:
+        """Whether ``action`` was right by the facts; None if they do not say."""
+        worth = self.worth(action, facts)
+        return None if worth is None else worth > 0
 
 
 def last_on_each(actions: Sequence[Action], subject_of: Callable[[Action], str | None]) -> list[Action]:

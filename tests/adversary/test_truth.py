@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_bridge.decode import trajectory_of
-from data_bridge.models import Action, AgentTrajectory, EnvironmentState, MarketOutcomes
+from data_bridge.models import Action, AgentTrajectory, EnvironmentState, WindowOutcomes
 from data_bridge.quality import Reason, Rules, check
 from data_bridge.stakes import contradiction
 from tests.builders import (
@@ -42,7 +42,7 @@ HONEST = (agent(1, pnl=100), agent(2, pnl=20), agent(3, pnl=-20), agent(4, pnl=-
 """They earned +10 %, +2 %, -2 % and -6 % of the balance by the game's prices."""
 
 
-def group_of(*members: AgentTrajectory, outcomes: MarketOutcomes | None = None) -> Group:
+def group_of(*members: AgentTrajectory, outcomes: WindowOutcomes | None = None) -> Group:
     return Group("group", WINDOW, members, outcomes or make_outcomes())
 
 
@@ -350,4 +350,4 @@ async def test_no_action_makes_checking_showing_or_judging_raise(
     assert all(0 <= verdict.score <= 1 for verdict in judged.verdicts)
     assert "inf" not in json.dumps(shown(odd)["steps"][0].get("result", ""))
     assert of_check(odd, *HONEST)["trajectory-1"] is None
-    contradiction(odd, MarketOutcomes())
+    contradiction(odd, WindowOutcomes())

@@ -15,7 +15,7 @@ from data_bridge.agent_loop import AgentLoop, AgentPrompt, Seen
 from data_bridge.database import Database
 from data_bridge.lesson_client import Decider, ShownLesson
 from data_bridge.lesson_prompts import lessons_in
-from data_bridge.models import Action, ChatMessage, LLMCall, MarketOutcomes, PredictionOutcome
+from data_bridge.models import Action, ChatMessage, LLMCall, PredictionOutcome, WindowOutcomes
 from data_bridge.recorder import Recorder
 from data_bridge.window_ids import GRACE, end_of, start_of
 
@@ -81,7 +81,7 @@ async def test_128_agents_decide_at_once_and_every_part_works_once_a_decision(
         async with asyncio.timeout(120):  # all wait for each other in the model: it hangs unless they run at once
             await asyncio.gather(*map(hour, range(AGENTS)))
         await recorder.flush()
-        truth = MarketOutcomes(predictions=(PredictionOutcome("m", "Did it rise?", "YES", 0.9),))
+        truth = WindowOutcomes(predictions=(PredictionOutcome("m", "Did it rise?", "YES", 0.9),))
         await loop.outcome(database, WINDOW, truth, now=end_of(WINDOW, 1) + GRACE)
 
     asked = AGENTS - EXPLORED

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from data_bridge.database import Database
+from data_bridge.facts import record_facts
+from data_bridge.models import Fact
 from tests.builders import WINDOW
 from tests.builders_canary import AFTER, AGENTS, BEFORE, SINCE, judge, level, play, played, start_canary
+from trainer.cli import judge_windows as judge_command
 from trainer.cli import promote as promote_command
 from trainer.cli import schedule_training as schedule_command
 from trainer.cli import train_mmo as train_command
@@ -105,6 +108,42 @@ async def test_the_scheduler_in_the_foreground_settles_it_when_it_starts(
     assert await scheduler.wait() == 130
     assert line.startswith(b"Canary hindsight@step2: roll back. judge score of 3 agents")
     assert await running_canary(database, "hindsight") is None
+
+
+@pytest.mark.parametrize(("worth", "never"), [(-10.0, CanaryRuling.FINISH), (10.0, CanaryRuling.ROLL_BACK)])
+async def test_in_another_world_it_goes_by_the_worlds_measure_and_not_by_what_rows_claim(
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    worth: float,
+    never: CanaryRuling,
+) -> None:
+    """The rows claim the opposite: a large profit where the facts say that the canary's agents lost, or a loss.
+
+    Which agents are the canary's is drawn at random, so twelve windows decide or wait; but never the other way.
+    """
+    trial, agents = await start_canary(database, tmp_path)
+    windows = SINCE[:36]  # the newest of them are kept for the gate, and not judged
+    await play(database, windows, canary=agents, pnl=lambda agent, _: -100 * worth if agent in agents else 10.0)
+    own = tmp_path / "arena.toml"
+    own.write_text('name = "arena"\n[success]\nmeasure = "points"\nfacts = { points = 1.0 }\n')
+    for window in (*BEFORE, *windows):
+        changed = worth if window in windows else 0.0
+        alike = {name: level(name, window) - 0.05 * int(name[-2:]) for name in AGENTS}
+        points = {name: one + (changed if name in agents else 0.0) for name, one in alike.items()}
+        facts = [Fact(name, "points", after=one) for name, one in points.items()]
+        await record_facts(database, window, facts, now=AFTER)
+    flags = ["--database-url", database_url, "--home", str(tmp_path), "--until", AFTER.isoformat()]
+    judged = [*flags, "--world", str(own), "--judge", "reward"]
+    assert await asyncio.to_thread(judge_command.main, judged) == 0, capfd.readouterr()
+    evidence = await evidence_of(database, trial, AFTER)
+    assert LOOKS[0][0] <= evidence.windows < len(windows)
+    decision = await settle_canary(database, tmp_path, "hindsight", now=AFTER)
+    assert decision is not None
+    assert decision.ruling is not never, decision
+    assert decision.difference is not None
+    assert decision.difference.mean * worth > 0.5, "what the rows claim has the other sign"
 
 
 @pytest.mark.parametrize("answered", ["hindsight@step1", "hindsight", "gpt-5-mini"])

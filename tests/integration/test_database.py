@@ -23,7 +23,7 @@ import pytest
 from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.errors import DatabaseError
-from data_bridge.models import Action, MarketOutcomes, StockOutcome
+from data_bridge.models import Action, StockOutcome, WindowOutcomes
 from data_bridge.outcomes import record_outcomes
 from data_bridge.recorder import Recorder
 from data_bridge.traces import export_traces
@@ -257,7 +257,7 @@ async def test_everything_works_through_a_pooler_in_transaction_mode(
             return total
 
         assert await asyncio.gather(*(use(number) for number in range(8))) == [20 * (n + 1) for n in range(8)]
-        await record_outcomes(database, "2026-03-02T10:00", MarketOutcomes(stocks=(StockOutcome("ACME", 1.0, 2.0),)))
+        await record_outcomes(database, "2026-03-02T10:00", WindowOutcomes(stocks=(StockOutcome("ACME", 1.0, 2.0),)))
         async with Recorder(database, tmp_path / "spool") as recorder:
             for number in range(5):
                 trajectory = recorder.start_trajectory(f"agent-{number}")

@@ -12,7 +12,7 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError, NotEnoughData
-from data_bridge.models import MarketOutcomes
+from data_bridge.models import WindowOutcomes
 from data_bridge.quality import Exclusion, Reason
 from tests.builders import NOW, WINDOW, hours_before, insert_window, make_trajectory
 from tests.builders_evaluation import make_evaluation
@@ -67,7 +67,7 @@ async def trained(database: Database) -> Database:
                 JudgedTrajectory(f"hash of {one.trajectory_id}", one.trajectory_id, one.score, one.explanation)
                 for one in group.verdicts
             )
-            asked = Group(group.group_id, group.window_id, (make_trajectory(),), MarketOutcomes())
+            asked = Group(group.group_id, group.window_id, (make_trajectory(),), WindowOutcomes())
             key = JudgeQuestion(group.verdict_key, step, asked.window_id, asked.group_id, IDENTITY)
             await verdicts.store(key, Judgement(judged, prompt_hash=f"prompt-{step}"))
             await ledger.batch_prepared(lock, record)

@@ -12,7 +12,7 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
-from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
+from data_bridge.models import NewsEvent, PredictionOutcome, StockOutcome, WindowOutcomes
 from data_bridge.outcomes import record_outcomes
 from data_bridge.quality import Rules
 from data_bridge.reader import WindowReader
@@ -27,12 +27,12 @@ async def rows_of(database: Database, window_id: str = WINDOW) -> list[asyncpg.R
     return await database.pool.fetch(query, window_id)
 
 
-def stock(ticker: str = "ACME", start: float | None = 100.0, end: float | None = 110.0, **more: Any) -> MarketOutcomes:
-    return MarketOutcomes(stocks=(StockOutcome(ticker, start, end, **more),))
+def stock(ticker: str = "ACME", start: float | None = 100.0, end: float | None = 110.0, **more: Any) -> WindowOutcomes:
+    return WindowOutcomes(stocks=(StockOutcome(ticker, start, end, **more),))
 
 
 async def test_stocks_news_and_predictions_are_written(database: Database) -> None:
-    outcomes = MarketOutcomes(
+    outcomes = WindowOutcomes(
         stocks=(StockOutcome("ACME", 100.0, 112.5, sentiment="positive", news=(NewsEvent("ACME wins"),)),),
         predictions=(PredictionOutcome("m1", "Up?", "YES", 0.98, 1234.5),),
     )
@@ -94,8 +94,8 @@ async def test_a_row_under_another_spelling_of_the_window_is_corrected_not_doubl
 
 
 async def test_an_unresolved_market_stays_unresolved_until_it_is_resolved_and_then_for_good(database: Database) -> None:
-    unresolved = MarketOutcomes(predictions=(PredictionOutcome("m1", "Up?"),))
-    resolved = MarketOutcomes(predictions=(PredictionOutcome("m1", "Up?", "NO", 0.0),))
+    unresolved = WindowOutcomes(predictions=(PredictionOutcome("m1", "Up?"),))
+    resolved = WindowOutcomes(predictions=(PredictionOutcome("m1", "Up?", "NO", 0.0),))
 
     await record_outcomes(database, WINDOW, unresolved)
     assert [row["outcome"] for row in await rows_of(database)] == [None]
@@ -136,12 +136,12 @@ async def test_figures_that_no_column_holds_do_not_crash(database: Database) -> 
 async def test_all_or_nothing(database: Database) -> None:
     await database.pool.execute("ALTER TABLE market_outcomes ADD CHECK (\"stockTicker\" <> 'BAD')")
     with pytest.raises(asyncpg.CheckViolationError):
-        await record_outcomes(database, WINDOW, MarketOutcomes(stocks=(StockOutcome("ACME"), StockOutcome("BAD"))))
+        await record_outcomes(database, WINDOW, WindowOutcomes(stocks=(StockOutcome("ACME"), StockOutcome("BAD"))))
     assert await rows_of(database) == []
 
 
 async def test_two_trackers_at_once_write_each_market_once(database: Database) -> None:
-    outcomes = MarketOutcomes(stocks=tuple(StockOutcome(f"T{n}", 1.0, 2.0) for n in range(5)))
+    outcomes = WindowOutcomes(stocks=tuple(StockOutcome(f"T{n}", 1.0, 2.0) for n in range(5)))
     written = await asyncio.gather(*(record_outcomes(database, WINDOW, outcomes) for _ in range(6)))
     assert sorted(written) == [0, 0, 0, 0, 0, 5]
     assert len(await rows_of(database)) == 5

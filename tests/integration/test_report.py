@@ -148,6 +148,7 @@ async def test_the_page_has_the_verdict_and_the_figures_of_the_ledger(
         "for a thousand trained tokens, $0.0708 for a gain of 0.01 over the incumbent.",
         "<strong>gpt-test</strong>: $1.6250 for 7 calls, 1 of them failed; 7,000 tokens in, 600 out.",
         "Certified on",
+        "Not measured on your own windows: skill (nobody knows which decisions were sound).",
         "a score moves by 0.200 on average and 33.3% of pairs change rank",
         "Rank correlation over them: +1.00.",
         "0.1.0 (abc)",

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from data_bridge.database import Database
-from data_bridge.models import MarketOutcomes, StockOutcome
+from data_bridge.models import StockOutcome, WindowOutcomes
 from data_bridge.quality import Exclusion, Reason
 from data_bridge.scoring import Scored, ScoreRequest
 from tests.builders import WINDOW, make_action, make_call, make_step, make_trajectory
@@ -61,7 +61,7 @@ def hour(moves: Sequence[float], answers: Sequence[Sequence[str]]) -> Group:
         )
         for agent, said in enumerate(answers)
     )
-    return Group(f"{WINDOW}/1", WINDOW, rows, MarketOutcomes(stocks=stocks))
+    return Group(f"{WINDOW}/1", WINDOW, rows, WindowOutcomes(stocks=stocks))
 
 
 async def judged(group: Group) -> JudgedGroup:

@@ -11,7 +11,7 @@ from data_bridge.agents import agent_ids
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.facts import record_facts
-from data_bridge.models import Fact, MarketOutcomes
+from data_bridge.models import Fact, WindowOutcomes
 from data_bridge.outcomes import record_outcomes
 from data_bridge.quality import Reason, Rules, check
 from data_bridge.reader import WindowReader
@@ -31,7 +31,7 @@ from trainer.types import JudgedGroup
 RULES = Rules(now=NOW, world=load_world("desk"))
 
 
-async def read(database: Database, rules: Rules = RULES) -> MarketOutcomes:
+async def read(database: Database, rules: Rules = RULES) -> WindowOutcomes:
     window = await WindowReader(database, rules).read(WINDOW)
     assert window is not None
     return window.outcomes
@@ -52,7 +52,7 @@ async def test_a_fact_is_written_once_corrected_in_place_and_keeps_what_is_not_s
     assert row is not None
     assert tuple(row) == (0.0, 0.0, "by phone", 1)
     assert (
-        await record_outcomes(database, WINDOW, MarketOutcomes(facts=(Fact("T-2", "reopened", after=1.0),)), now=NOW)
+        await record_outcomes(database, WINDOW, WindowOutcomes(facts=(Fact("T-2", "reopened", after=1.0),)), now=NOW)
         == 1
     )
 

@@ -14,13 +14,17 @@ import pytest
 
 from data_bridge.database import open_database
 from data_bridge.window_ids import last_closed_windows
+from tests.builders_judge import judge_settings
 from tests.builders_promotion import insert_checkpoint
 from tests.builders_worlds import RIGHT, Decide, desk, desk_facts, quest, quest_facts, record_log
 from tests.fakes.checkpoint_server import Answers, CheckpointServer
 from tests.fakes.judge_server import JudgeServer
 from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import Command
-from trainer.cli import certify_judge, check_windows, evaluate, judge_windows, lineage, promote, report
+from trainer.cli import certify_judge, check_windows, evaluate, judge_windows, lineage, promote, report, train_mmo
+from trainer.judge.open import identity_of
+from trainer.ledger.certificates import Certificate, find
+from trainer.ledger.read.boards import JudgeBoard, judge_board
 
 NOW = datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
 WINDOWS = last_closed_windows(32, NOW)
@@ -84,9 +88,11 @@ def test_a_support_desk_goes_all_the_way_without_an_llm_and_without_a_market(
     told = checked + said + evaluated + capsys.readouterr().out
     assert not MARKET_WORDS.search(told), MARKET_WORDS.search(told)
     page = next(home.glob("runs/*/report.html")).read_text()
-    body = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL).rpartition("<details>")[0]  # the settings come last
-    found = MARKET_WORDS.search(body)
-    assert found is None, body[max(0, found.start() - 80) : found.end() + 80]
+    body = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    assert "<th><code>world</code></th><td><code>desk</code></td>" in body, "the settings are on the page"
+    body = body.replace("<code>price</code>", "")  # a setting: what the judge costs
+    words = [body[max(0, found.start() - 80) : found.end() + 80] for found in MARKET_WORDS.finditer(body)]
+    assert not words, words
 
 
 @pytest.mark.parametrize(("world", "decide", "facts"), [("desk", desk, desk_facts), ("quests", quest, quest_facts)])
@@ -138,6 +144,12 @@ def test_the_judge_of_markets_is_refused_elsewhere(home: Path, capsys: pytest.Ca
     assert "--judge reward" in capsys.readouterr().err
 
 
+def test_a_potential_of_accounts_is_refused_elsewhere(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--home", str(home), "--world", "desk", "--step-credit", "--potential", "equity"]
+    assert train_mmo.main(flags) == 2
+    assert "the world desk has none" in capsys.readouterr().err
+
+
 def test_a_certificate_comes_from_own_windows_and_says_what_it_could_not_measure(
     make_database: Callable[..., str], template_database: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +164,17 @@ def test_a_certificate_comes_from_own_windows_and_says_what_it_could_not_measure
     assert "scaled balances (the world names no resource)" in told
     assert "outcome (own windows)" in told
     assert not MARKET_WORDS.search(told.partition("Not measured")[0]), told
+
+    async def stored() -> tuple[Certificate | None, JudgeBoard]:
+        identity = identity_of(judge_settings(judge_model="honest", rubric="support"))
+        async with open_database(url, home) as database:
+            return await find(database, identity), await judge_board(database)
+
+    certificate, board = asyncio.run(stored())
+    assert certificate is not None
+    assert set(certificate.unmeasured) == {"skill", "mirrored news", "scaled balances"}
+    assert certificate.gaps in told
+    assert [one.gaps for one in board.certificates] == [certificate.gaps]
 
 
 def _as_asked(seen: str) -> str:

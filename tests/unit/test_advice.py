@@ -10,11 +10,15 @@ from statistics import fmean
 import numpy as np
 import pytest
 
+from data_bridge.errors import ConfigurationError
+from data_bridge.models import Action, Fact, WindowOutcomes
 from data_bridge.replies import action_in
 from data_bridge.stakes import choice_of
+from data_bridge.worlds.load import load_world
 from tests.builders_advice import TARGET, draw, hours, outcome, trial
 from trainer.advice.advisor import is_control
-from trainer.advice.proposal import answer_of, proposal_of
+from trainer.advice.proposal import answer_of, proposal_of, proposed
+from trainer.run.calibrate_advice import refuse_without_right_answers
 from trainer.statistics.calibration import MIN_LABELS, after_change, calibrate
 from trainer.statistics.shares import share_difference
 from trainer.types import Completion
@@ -151,3 +155,23 @@ def test_a_lift_has_an_interval_that_holds_a_true_difference() -> None:
     assert few is not None
     assert few.low is None
     assert share_difference([], [(1, 1)]) is None
+
+
+def test_elsewhere_a_proposal_is_read_and_settled_by_the_world() -> None:
+    desk = load_world("desk")
+    found = proposal_of([Completion("REFUND"), Completion("REFUND, at once"), Completion("CLOSE")], desk)
+    assert found is not None
+    assert (found.answer, round(found.agreement, 2)) == ("REFUND", 0.67)
+    logged = Action("CLOSE", parameters={"ticket": "T-1"}, success=True)
+    facts = WindowOutcomes(facts=(Fact("T-1", "right_action", text="REFUND"),))
+    proposal = proposed(found.text, desk, logged)
+    assert proposal is not None
+    assert (desk.is_right(proposal, facts), desk.is_right(logged, facts)) == (True, False)
+    assert desk.is_right(proposal, WindowOutcomes()) is None
+
+
+def test_advice_is_not_calibrated_where_nobody_knows_what_was_right() -> None:
+    refuse_without_right_answers(load_world("market"))
+    refuse_without_right_answers(load_world("desk"))
+    with pytest.raises(ConfigurationError, match="The world quests cannot say whether a proposal was right"):
+        refuse_without_right_answers(load_world("quests"))

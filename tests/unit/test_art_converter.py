@@ -21,10 +21,10 @@ from data_bridge.models import (
     AgentTrajectory,
     ChatMessage,
     LLMCall,
-    MarketOutcomes,
     NewsEvent,
     PredictionOutcome,
     StockOutcome,
+    WindowOutcomes,
 )
 from data_bridge.quality import Reason
 from data_bridge.scoring import Scored, ScoreRequest
@@ -251,7 +251,7 @@ def leaky_group() -> tuple[JudgedGroup, list[str], list[str]]:
         return seen[-1]
 
     moment = datetime(2026, 11, 2, 10, 59, tzinfo=UTC)
-    outcomes = MarketOutcomes(
+    outcomes = WindowOutcomes(
         stocks=(
             StockOutcome(
                 mark("ticker"),

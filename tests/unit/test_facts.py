@@ -6,16 +6,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_bridge.errors import ConfigurationError
 from data_bridge.facts import facts_of, facts_query
-from data_bridge.models import Fact, FactDoubts, MarketOutcomes
+from data_bridge.models import Fact, FactDoubts, WindowOutcomes
 from data_bridge.survey import Totals
 from data_bridge.worlds.load import load_world
 from data_bridge.worlds.world import Completeness
 from trainer.run.judge_reach import doubts_of
+
+ANY_LOAD = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 CLOSED = datetime(2026, 11, 2, 11, 10, tzinfo=UTC)
 
@@ -45,6 +47,7 @@ def row(after: float | None, **more: Any) -> dict[str, Any]:
     return {"subject": "T-1", "kind": "resolved", "value_after": after, **more}
 
 
+@ANY_LOAD
 @given(ROWS)
 def test_every_row_is_a_fact_or_counted_and_none_is_told_twice(rows: list[dict[str, Any]]) -> None:
     facts, doubts = facts_of(rows, CLOSED)
@@ -55,10 +58,11 @@ def test_every_row_is_a_fact_or_counted_and_none_is_told_twice(rows: list[dict[s
     assert doubts.malformed + doubts.unknown + doubts.contradictory + len(facts) <= len(rows)
     assert bool(rows) == bool(facts or doubts)
     world = load_world("desk")
-    outcomes = MarketOutcomes(facts=facts, doubts=doubts)
+    outcomes = WindowOutcomes(facts=facts, doubts=doubts)
     assert (world.known(outcomes).completeness is Completeness.COMPLETE) == bool(facts)
 
 
+@ANY_LOAD
 @given(ROWS, st.randoms())
 def test_the_order_of_rows_means_nothing(rows: list[dict[str, Any]], chance: Any) -> None:
     shuffled = chance.sample(rows, len(rows))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
+from data_bridge.models import AgentTrajectory, NewsEvent, PredictionOutcome, StockOutcome, WindowOutcomes
 from data_bridge.worlds.market import NEWS_SHOWN
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from tests.builders_judge import agent, make_group
@@ -36,7 +36,7 @@ def bodies(text: str) -> list[dict[str, Any]]:
     return [json.loads(body) for body in re.findall(r'<trajectory id="\w{8}">\n(.*)\n</trajectory>', text)]
 
 
-def group_of(*members: AgentTrajectory, outcomes: MarketOutcomes | None = None) -> Group:
+def group_of(*members: AgentTrajectory, outcomes: WindowOutcomes | None = None) -> Group:
     return Group("group", WINDOW, members, outcomes or make_outcomes())
 
 
@@ -63,7 +63,7 @@ def test_the_ground_truth_is_told_once_and_marked_as_unknown_to_the_agents() -> 
 
 def test_of_many_headlines_the_first_are_told_and_how_many_more_there_were() -> None:
     news = tuple(NewsEvent(f"headline {number}") for number in range(NEWS_SHOWN + 3))
-    outcomes = MarketOutcomes(stocks=(StockOutcome("ACME", 100.0, 110.0, 10.0, news=news),))
+    outcomes = WindowOutcomes(stocks=(StockOutcome("ACME", 100.0, 110.0, 10.0, news=news),))
     truth = json.loads(view_of(replace(make_group(), outcomes=outcomes)).ground_truth)
     [stock] = truth["stocks"]
     assert [event["headline"] for event in stock["news"]] == [event.headline for event in news[:NEWS_SHOWN]]
@@ -211,7 +211,7 @@ def test_no_text_can_leave_its_place(attack: str, place: str) -> None:
         10.0,
         news=(NewsEvent(attack if place == "headline" else "News"),),
     )
-    text = shown(group_of(member, agent(2), outcomes=MarketOutcomes(stocks=(stock,))))
+    text = shown(group_of(member, agent(2), outcomes=WindowOutcomes(stocks=(stock,))))
     assert len(bodies(text)) == 2
     assert text.count("<trajectory ") == text.count("</trajectory>") == 2
     assert text.count("<ground_truth") == text.count("</ground_truth>") == 1

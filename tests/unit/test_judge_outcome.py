@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes, StockOutcome
+from data_bridge.models import AgentTrajectory, StockOutcome, WindowOutcomes
 from data_bridge.quality import Reason
 from tests.builders import make_action, make_outcomes, make_step, make_trajectory
 from tests.builders_judge import agent, make_group
@@ -126,7 +126,7 @@ async def test_who_cannot_be_measured_is_left_out_alone() -> None:
 
 
 async def test_a_group_with_unknowable_profit_is_a_failure_never_a_guess() -> None:
-    elsewhere = MarketOutcomes(stocks=(StockOutcome("OTHER", 1.0, 2.0, 100.0),))
+    elsewhere = WindowOutcomes(stocks=(StockOutcome("OTHER", 1.0, 2.0, 100.0),))
     result = await OutcomeJudge().judge(Group("group", "2026-11-02T10:00", (agent(1), agent(2, pnl=1)), elsewhere))
     assert isinstance(result, JudgeFailure)
     assert result.reason is Reason.NO_PNL

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
+from data_bridge.models import Fact, WindowOutcomes
 from data_bridge.window_ids import end_of
+from data_bridge.worlds.load import load_world
 from tests.builders import WINDOW, make_action, make_call, make_outcomes, make_step, make_trajectory
 from tests.builders_lessons import MONDAY, source
 from trainer.lesson import LessonKind, Scope
@@ -140,3 +143,26 @@ def test_only_the_sentences_that_repeat_are_taken_out() -> None:
     shown = ["Rule: sell when the strike at the harbour begins"]
     assert without_recalled("Sell when the strike at the harbour begins. Then rest.", shown) == "Then rest."
     assert without_recalled("Sell.", shown) == "Sell."
+
+
+def test_elsewhere_a_lesson_speaks_of_the_worlds_facts_and_measure_and_of_no_market() -> None:
+    def answers(number: int, kind: str) -> Any:
+        action = make_action(kind, parameters={"ticket": "T-1", "side": "long", "marketId": "m-1"})
+        step = make_step(0, calls=[make_call(prompt="The customer asks for a refund.")], action=action)
+        return make_trajectory(f"agent-{number}", trajectory_id=f"t{number}", steps=[step])
+
+    members = (answers(1, "REFUND"), answers(2, "CLOSE"))
+    reopened = end_of(WINDOW, 1) + timedelta(days=2)
+    facts = (
+        Fact("T-1", "right_action", text="REFUND"),
+        Fact("agent-1/T-1", "resolved", 0.0, 1.0),
+        Fact("agent-2/T-1", "reopened", 0.0, 1.0, at=reopened),
+    )
+    group = Group("group-1", WINDOW, members, WindowOutcomes(facts=facts), load_world("desk"))
+    verdicts = (Verdict("t1", 0.9, 0.0, ""), Verdict("t2", 0.1, 0.0, ""))
+    good, bad = episodes(JudgedGroup(group, verdicts, OFFLINE, "key-1"), "desk", "game", {})
+
+    seen = 'Seen: "The customer asks for a refund."'
+    assert good.content == f"{seen}. REFUND T-1 worked: resolved 0 → 1; tickets resolved +1."
+    assert bad.content == f"{seen}. CLOSE T-1 failed: reopened 0 → 1; tickets resolved -1."
+    assert bad.known_at == reopened, "not before it happened"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_bridge.models import MarketOutcomes, PredictionOutcome, StockOutcome, UnreadableRow, Window
+from data_bridge.models import PredictionOutcome, StockOutcome, UnreadableRow, Window, WindowOutcomes
 from data_bridge.quality import CheckedWindow, Reason, Rules, check
 from tests.builders import (
     NOW,
@@ -100,25 +100,25 @@ def test_a_used_row_keeps_its_agents_place() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "reason"),
     [
-        (MarketOutcomes(), Reason.OUTCOMES_MISSING),
-        (MarketOutcomes((UNKNOWN,), (UNRESOLVED,)), Reason.OUTCOMES_MISSING),
-        (MarketOutcomes((), (UNRESOLVED,)), Reason.OUTCOMES_MISSING),
-        (MarketOutcomes((KNOWN, UNKNOWN)), Reason.OUTCOMES_PARTIAL),
-        (MarketOutcomes((UNKNOWN,), (RESOLVED,)), Reason.OUTCOMES_PARTIAL),
-        (MarketOutcomes((KNOWN,), (UNRESOLVED,)), None),
-        (MarketOutcomes((), (RESOLVED, UNRESOLVED)), None),
+        (WindowOutcomes(), Reason.OUTCOMES_MISSING),
+        (WindowOutcomes((UNKNOWN,), (UNRESOLVED,)), Reason.OUTCOMES_MISSING),
+        (WindowOutcomes((), (UNRESOLVED,)), Reason.OUTCOMES_MISSING),
+        (WindowOutcomes((KNOWN, UNKNOWN)), Reason.OUTCOMES_PARTIAL),
+        (WindowOutcomes((UNKNOWN,), (RESOLVED,)), Reason.OUTCOMES_PARTIAL),
+        (WindowOutcomes((KNOWN,), (UNRESOLVED,)), None),
+        (WindowOutcomes((), (RESOLVED, UNRESOLVED)), None),
         (make_outcomes(), None),
     ],
 )
-def test_the_ground_truth_must_be_there(outcomes: MarketOutcomes, reason: Reason | None) -> None:
+def test_the_ground_truth_must_be_there(outcomes: WindowOutcomes, reason: Reason | None) -> None:
     checked = check(make_window(outcomes=outcomes), RULES)
     assert set(reasons_of(checked).values()) == ({reason} if reason else set())
 
 
 def test_partial_outcomes_can_be_allowed_but_missing_ones_cannot() -> None:
     lenient = Rules(now=NOW, allow_partial_outcomes=True)
-    assert check(make_window(outcomes=MarketOutcomes((KNOWN, UNKNOWN))), lenient).usable
-    assert not check(make_window(outcomes=MarketOutcomes((UNKNOWN,))), lenient).usable
+    assert check(make_window(outcomes=WindowOutcomes((KNOWN, UNKNOWN))), lenient).usable
+    assert not check(make_window(outcomes=WindowOutcomes((UNKNOWN,))), lenient).usable
 
 
 def test_an_open_window_waits_for_its_end_and_the_grace() -> None:
@@ -140,11 +140,11 @@ def test_too_few_usable_agents_cost_the_window_but_not_the_bad_rows_reasons() ->
 
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 3)), max_size=12),
-    st.sampled_from([MarketOutcomes(), MarketOutcomes((KNOWN, UNKNOWN)), make_outcomes()]),
+    st.sampled_from([WindowOutcomes(), WindowOutcomes((KNOWN, UNKNOWN)), make_outcomes()]),
     st.sampled_from([WINDOW, "2026-11-02T12:00"]),
 )
 def test_every_row_is_in_exactly_one_of_the_two_lists(
-    rows: list[tuple[int, bool, bool, bool, int]], outcomes: MarketOutcomes, window_id: str
+    rows: list[tuple[int, bool, bool, bool, int]], outcomes: WindowOutcomes, window_id: str
 ) -> None:
     trajectories = [
         make_trajectory(

@@ -12,7 +12,7 @@ import pytest
 
 from data_bridge.decode import decode_steps
 from data_bridge.faulty_rows import STEPS_FAULTS
-from data_bridge.models import AgentTrajectory, MarketOutcomes, StockOutcome
+from data_bridge.models import AgentTrajectory, StockOutcome, WindowOutcomes
 from data_bridge.stakes import NOT_TRADES, Deed, contradiction, read_action, readings_of
 from data_bridge.window_ids import windows_from
 from tests.builders import make_action, make_outcomes, make_trajectory
@@ -71,10 +71,10 @@ def test_a_move_is_read_off_the_prices_and_only_without_them_off_the_percentage(
         (StockOutcome("ACME", None, 120.0, -5.0), -0.05),
         (StockOutcome("ACME", 0.0, 120.0, 3.0), 0.03),
     ):
-        stake = read_action(action, MarketOutcomes(stocks=(stock,))).stake
+        stake = read_action(action, WindowOutcomes(stocks=(stock,))).stake
         assert stake is not None
         assert stake.gain == pytest.approx(move)
-    assert read_action(action, MarketOutcomes(stocks=(StockOutcome("ACME", 100.0),))).deed is Deed.UNCLEAR
+    assert read_action(action, WindowOutcomes(stocks=(StockOutcome("ACME", 100.0),))).deed is Deed.UNCLEAR
 
 
 # The simulated market

@@ -22,6 +22,8 @@ from data_bridge.database import Database
 from data_bridge.errors import BackendError
 from data_bridge.models import ChatMessage
 from data_bridge.redaction import redact
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 from trainer.advice.proposal import Proposal, proposal_of
 from trainer.config.console import AdvisorSettings
 from trainer.ledger.advice import (
@@ -77,6 +79,7 @@ class Advisor:
     model: str
     settings: AdvisorSettings
     open_model: OpenModel
+    world: World = MARKET
     _models: dict[tuple[str, str], ChatModel] = field(default_factory=dict)
     _in_hand: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_AT_ONCE))
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -149,7 +152,7 @@ class Advisor:
             said = redact(str(error) or type(error).__name__)
             logger.warning("%s gave no advice in window %s: %s", new.release, new.window_id, said)
             return None, "model_unavailable"
-        found = proposal_of(replies)
+        found = proposal_of(replies, self.world)
         return found, "" if found is not None else "no_proposal"
 
     @asynccontextmanager

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from data_bridge.models import Action
 from data_bridge.replies import action_in
-from data_bridge.stakes import choice_of
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 from trainer.types import Completion
 
 _LONGEST_ANSWER = 200
@@ -38,12 +40,12 @@ class Proposal:
         )
 
 
-def proposal_of(replies: Sequence[Completion]) -> Proposal | None:
+def proposal_of(replies: Sequence[Completion], world: World = MARKET) -> Proposal | None:
     """The choice of most replies; among equals the likeliest. None if no reply says anything."""
     by_answer: dict[str, list[Completion]] = defaultdict(list)
     for reply in replies:
         if reply.text.strip():
-            by_answer[answer_of(reply.text)].append(reply)
+            by_answer[answer_of(reply.text, world)].append(reply)
     if not by_answer:
         return None
     answer, own = max(by_answer.items(), key=lambda pair: (len(pair[1]), _mean(pair[1]) or -math.inf, pair[0]))
@@ -58,10 +60,18 @@ def proposal_of(replies: Sequence[Completion]) -> Proposal | None:
     )
 
 
-def answer_of(reply: str) -> str:
+def proposed(reply: str, world: World, logged: Action | None = None) -> Action | None:
+    """The action that ``reply`` proposes; None if it cannot be read. ``logged`` is what the agent then did.
+
+    A market's replies are read whatever the game's format is; another world has a parser of its own, or none.
+    """
+    return action_in(reply) if world.reads_markets else world.parse(reply, logged)
+
+
+def answer_of(reply: str, world: World = MARKET) -> str:
     """What a reply chooses; of one that is no action that we can read, its text without the spaces."""
-    action = action_in(reply)
-    choice = None if action is None else choice_of(action)
+    action = proposed(reply, world)
+    choice = None if action is None else world.choice_of(action)
     return (choice or " ".join(reply.split()).casefold())[:_LONGEST_ANSWER]
 
 

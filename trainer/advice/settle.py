@@ -1,7 +1,8 @@
-"""What came of proposals, by the game's own prices and log, when their window is over.
+"""What came of proposals, by the game's own facts and log, when their window is over.
 
-A proposal is right if it would have made money by the game's prices; so is what the agent did in fact. Whether it was
-taken is read off the log where the log has the decision. What an agent says of any of this changes nothing here.
+A proposal is right if the world says so: in a market if it would have made money by the game's prices, elsewhere if the
+facts name it as the right action; so is what the agent did in fact. Whether it was taken is read off the log where the
+log has the decision. What an agent says of any of this changes nothing here.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from datetime import datetime, timedelta
 import msgspec
 
 from data_bridge.database import Database
-from data_bridge.models import Action, ChatMessage, MarketOutcomes, NotText, Step, Window
+from data_bridge.models import ChatMessage, NotText, Step, Window
 from data_bridge.quality import Rules
 from data_bridge.reader import WindowReader
-from data_bridge.replies import action_in
-from data_bridge.stakes import choice_of, read_action
 from data_bridge.window_ids import GRACE, end_of, window_of
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
+from trainer.advice.proposal import proposed
 from trainer.ledger.advice import AdviceRow, Finding, settle_advice, unsettled
 
 GIVE_UP = timedelta(days=3)
@@ -33,39 +35,33 @@ async def settle_from_facts(database: Database, model: str, rules: Rules) -> int
         if rules.now < end_of(window_id, 1) + GRACE:
             continue
         window = await reader.read(window_id)
-        findings = [finding_of(row, window, rules.now) for row in rows]
+        findings = [finding_of(row, window, rules.now, rules.world) for row in rows]
         final = [one for one in findings if one.is_final]
         await settle_advice(database, final, "facts")
         settled += len(final)
     return settled
 
 
-def finding_of(row: AdviceRow, window: Window | None, now: datetime) -> Finding:
+def finding_of(row: AdviceRow, window: Window | None, now: datetime, world: World = MARKET) -> Finding:
     """What the game's facts and log say of one proposal. Pure."""
     is_late = now > end_of(row.window_id, 1) + GIVE_UP
-    if window is None or not (window.outcomes.stocks or window.outcomes.predictions):
+    if window is None or not window.outcomes:
         return Finding(row.advice_id, None, None, is_final=is_late)
-    proposed = None if row.proposal is None else action_in(row.proposal)
     logged = logged_decision(row, window)
     trajectory_id, step = logged if logged is not None else (None, None)
     done = None if step is None else step.action
+    proposal = None if row.proposal is None else proposed(row.proposal, world, done)
     taken = None
-    if done is not None and proposed is not None and (choice := choice_of(proposed)) is not None:
-        taken = choice_of(done) == choice
+    if done is not None and proposal is not None and (choice := world.choice_of(proposal)) is not None:
+        taken = world.choice_of(done) == choice
     return Finding(
         row.advice_id,
-        right=None if proposed is None else is_right(proposed, window.outcomes),
-        decision_right=None if done is None else is_right(done, window.outcomes),
+        right=None if proposal is None else world.is_right(proposal, window.outcomes),
+        decision_right=None if done is None else world.is_right(done, window.outcomes),
         taken=taken,
         trajectory_id=trajectory_id,
         is_logged=logged is not None,
     )
-
-
-def is_right(action: Action, outcomes: MarketOutcomes) -> bool | None:
-    """Whether the stake that ``action`` takes gained by the game's prices; None if it takes none that they decide."""
-    stake = read_action(action, outcomes).stake
-    return None if stake is None or stake.gain == 0 else stake.gain > 0
 
 
 def logged_decision(row: AdviceRow, window: Window) -> tuple[str, Step] | None:

@@ -13,10 +13,10 @@ from data_bridge.models import (
     Action,
     AgentTrajectory,
     EnvironmentState,
-    MarketOutcomes,
     PredictionOutcome,
     Step,
     StockOutcome,
+    WindowOutcomes,
 )
 from data_bridge.stakes import net_stakes, readings_of
 from trainer.certify.turned_facts import facts_turned
@@ -103,7 +103,7 @@ def attacked(group: Group, texts: Mapping[str, str]) -> Group:
     return _saying(group, {trajectory_id: f" {text}" for trajectory_id, text in texts.items()})
 
 
-def profit_of(member: AgentTrajectory, outcomes: MarketOutcomes) -> float | None:
+def profit_of(member: AgentTrajectory, outcomes: WindowOutcomes) -> float | None:
     """What its decisions made of the balance by the game's prices, as a share; None if that does not follow."""
     stakes = net_stakes(readings_of(member.actions, outcomes), _UNSIZED)
     return None if stakes is None else sum((stake.share or 0.0) * stake.gain for stake in stakes)
@@ -192,8 +192,8 @@ def _changed(member: AgentTrajectory, how: str, **changes: object) -> AgentTraje
     return msgspec.structs.replace(member, content_hash=digest, **changes)
 
 
-def _reversed(outcomes: MarketOutcomes) -> MarketOutcomes:
-    return MarketOutcomes(
+def _reversed(outcomes: WindowOutcomes) -> WindowOutcomes:
+    return WindowOutcomes(
         stocks=tuple(_stock_reversed(stock) for stock in outcomes.stocks),
         predictions=tuple(_prediction_reversed(market) for market in outcomes.predictions),
     )

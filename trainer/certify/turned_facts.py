@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from data_bridge.models import Fact, MarketOutcomes
+from data_bridge.models import Fact, WindowOutcomes
 from trainer.types import Group
 
 
-def facts_turned(group: Group) -> MarketOutcomes:
+def facts_turned(group: Group) -> WindowOutcomes:
     """The facts of ``group`` turned round."""
     world = group.world
     ranked = sorted(group.trajectories, key=lambda one: (_value(group, one.trajectory_id), one.trajectory_id))
@@ -31,9 +31,9 @@ def _value(group: Group, trajectory_id: str) -> float:
 
 
 def _turned(fact: Fact, other: Mapping[str, str], right_answer: str | None) -> Fact:
-    agent, slash, subject = fact.subject.partition("/")
-    if agent in other:
-        return msgspec.structs.replace(fact, subject=f"{other[agent]}{slash}{subject}")
+    agent = fact.agent if fact.agent in other else next((name for name in other if fact.is_of(name)), None)
+    if agent is not None:
+        return msgspec.structs.replace(fact, subject=other[agent] + fact.subject[len(agent) :], agent=other[agent])
     if fact.kind == right_answer or fact.visible or fact.before is None or fact.after is None:
         return fact
     return msgspec.structs.replace(fact, before=fact.after, after=fact.before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -46,6 +46,7 @@ class _Examination:
     certificate: str
     calls: int
     cost_usd: float
+    unmeasured: Mapping[str, str]
 
     @property
     def passed(self) -> bool:
@@ -61,6 +62,7 @@ async def _work(settings: CertifySettings) -> int:
     from trainer.certify.material import simulated
     from trainer.judge.cost import is_priced
     from trainer.judge.open import refuse_unusable
+    from trainer.ledger.certificates import gaps_in
 
     asked = settings.examination
     is_market = load_world(settings.windows.world).reads_markets
@@ -84,9 +86,8 @@ async def _work(settings: CertifySettings) -> int:
             _print_table(one.identity, one.lines, shares, f"{groups}, {counted(one.calls, 'call')}", cost)
         if len(found) > 1:
             say(_compared(*found))
-        for missing in [_not_measured(material) for material in materials]:
-            if missing:
-                say(missing)
+        if gaps := gaps_in(_unmeasured(materials)):
+            say(gaps)
     return 0 if last.passed else _NOT_FIT
 
 
@@ -115,15 +116,16 @@ async def _examined(
             groups=sum(len(material.groups) for material in materials),
             calls=examiners.calls,
             cost_usd=examiners.cost_usd,
+            unmeasured=_unmeasured(materials),
         )
-    return _Examination(identity, lines, certificate, examiners.calls, examiners.cost_usd)
+    return _Examination(identity, lines, certificate, examiners.calls, examiners.cost_usd, _unmeasured(materials))
 
 
-def _not_measured(material: Material) -> str:
+def _unmeasured(materials: Sequence[Material]) -> dict[str, str]:
+    """What no line of the certificate speaks of, and why."""
     from trainer.certify.measures import unmeasured_in
 
-    missing = ", ".join(f"{name} ({why})" for name, why in unmeasured_in(material).items())
-    return f"Not measured on your own windows: {missing}." if missing else ""
+    return {name: why for material in materials for name, why in unmeasured_in(material).items()}
 
 
 def _compared(one_pass: _Examination, two_passes: _Examination) -> str:
@@ -237,6 +239,7 @@ def _as_json(one: _Examination, shares: OutcomeShares | None, *, is_known: bool)
         "sound_that_lost": None if shares is None else shares.sound_that_lost,
         "careless_that_won": None if shares is None else shares.careless_that_won,
         "lines": [{name: getattr(line, name) for name in figures} for line in one.lines],
+        "unmeasured": one.unmeasured,
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes, UnreadableRow
+from data_bridge.models import AgentTrajectory, UnreadableRow, WindowOutcomes
 from data_bridge.quality import CheckedWindow, Exclusion, Rules
 from data_bridge.window_ids import end_of, is_closed
 from data_bridge.worlds.market import MARKET
@@ -42,7 +42,7 @@ class WindowView:
     hours: int
     state: str
     lines: tuple[AgentLine, ...]
-    outcomes: MarketOutcomes
+    outcomes: WindowOutcomes
     world: World = MARKET
 
     def as_json(self) -> dict[str, Any]:

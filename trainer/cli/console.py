@@ -181,6 +181,7 @@ async def _learn(settings: ConsoleCommand, database: Database) -> None:
 
 
 def _services(settings: ConsoleCommand, database: Database) -> Services:
+    from data_bridge.worlds.load import load_world
     from trainer.console.live import Hub
     from trainer.console.log_check import LogCheck
     from trainer.console.services import Services
@@ -198,7 +199,14 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
 
         return RewardScorer(database, settings.judge, settings.secrets, settings.windows, settings.groups)
 
-    advisor = AdvisorOfConsole(database, settings.model.model, settings.advice, settings.promotion, settings.secrets)
+    advisor = AdvisorOfConsole(
+        database,
+        settings.model.model,
+        settings.advice,
+        settings.promotion,
+        settings.secrets,
+        load_world(settings.windows.world),
+    )
 
     def embedder() -> Embedder:
         from trainer.inference.embedding import embedder_of

@@ -101,7 +101,10 @@ async def _check_certificate(settings: TrainSettings, database: Database, view: 
     certificate = await find(database, identity)
     fault = "has no certificate" if certificate is None else certificate.fault
     if certificate is not None and fault is None:
-        view.say(f"The judge {identity.judge} passed its certification on {certificate.created_at:%Y-%m-%d}.")
+        view.say(
+            f"The judge {identity.judge} passed its certification on {certificate.created_at:%Y-%m-%d}. "
+            f"{certificate.gaps}".rstrip()
+        )
         return
     if settings.run.require_certified:
         raise ConfigurationError(

@@ -327,6 +327,8 @@ class DatabaseCommand(Command):
             changed["rubric"] = world.rubric
         if isinstance(judge, JudgePriceSettings) and judge.judge == "outcome" and not world.reads_markets:
             raise ConfigurationError(f"--judge outcome judges markets; in the world {world.name} it is --judge reward.")
+        if not world.reads_markets and getattr(getattr(made, "training", None), "potential", "off") != "off":
+            raise ConfigurationError(f"--potential reads the accounts of a market; the world {world.name} has none.")
         if isinstance(judge, JudgePriceSettings) and judge.judge == "auto" and judge.judge_model is None:
             changed["judge"] = "outcome" if world.reads_markets else "reward"
         return made.model_copy(update={"judge": judge.model_copy(update=changed)}) if judge and changed else made

@@ -211,7 +211,7 @@ def _explain(cls: type[Command], error: ValidationError, sources: Mapping[str, s
     message = first["msg"].removeprefix("Value error, ")
     fields = {name: field for _, name, field in settings_of(cls)}
     if name not in fields:
-        return f"{message[:1].upper()}{message[1:]}."
+        return f"{message[:1].upper()}{message[1:].removesuffix('.')}."
     field = fields[name]
     source = sources.get(name, flag_of(name, field))
     got = "" if is_secret(field) else f" (got {redact(repr(first['input']))})"

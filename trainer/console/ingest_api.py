@@ -13,7 +13,7 @@ from data_bridge.errors import ConfigurationError
 from data_bridge.facts import record_facts
 from data_bridge.ingest import SentTrajectory, StoredTrajectory, store_sent
 from data_bridge.lookup import trajectories_of
-from data_bridge.models import Fact, MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
+from data_bridge.models import Fact, NewsEvent, PredictionOutcome, StockOutcome, WindowOutcomes
 from data_bridge.outcomes import record_outcomes
 from data_bridge.redaction import page_text, redacted
 from trainer.console.operations import Incoming, Operation
@@ -177,7 +177,7 @@ async def ingest_facts(asked: Incoming) -> StoredFacts:
     kind, _ = asked.caller.writes_for or ("console", "")
     if kind not in ("game", "console"):
         raise Refused(403, "Facts are the game's to send: no agent says what happened.")
-    outcomes = MarketOutcomes(
+    outcomes = WindowOutcomes(
         tuple(
             StockOutcome(
                 one.ticker,

@@ -21,7 +21,7 @@ class AdapterReplay:
     def knows(self, point: DecisionPoint) -> bool:
         """Whether the facts say what any reply at this point would have been worth."""
         logged = point.step.action
-        return self.world.can_value_replies and logged is not None and self._worth(logged, point) is not None
+        return self.world.can_value_replies and logged is not None and self._told(logged, point) is not None
 
     def play(self, point: DecisionPoint, reply: str) -> Replayed | None:
         action = self.world.parse(reply, point.step.action)
@@ -31,4 +31,14 @@ class AdapterReplay:
         return Replayed(action, self._worth(action, point), is_valid=True, is_blocked=None)
 
     def _worth(self, action: Action, point: DecisionPoint) -> float | None:
+        """Nothing, for an answer about something else than was asked: the right action for that is no merit here."""
+        logged = point.step.action
+        if logged is not None and self.knows(point) and self._subject(action) != self._subject(logged):
+            return 0.0
+        return self._told(action, point)
+
+    def _told(self, action: Action, point: DecisionPoint) -> float | None:
         return self.world.worth(action, point.outcomes)
+
+    def _subject(self, action: Action) -> str | None:
+        return self.world.subject_of(action)

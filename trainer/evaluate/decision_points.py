@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from data_bridge.lesson_prompts import decided_at, without_lessons
-from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, NotText, Step
+from data_bridge.models import Action, AgentTrajectory, ChatMessage, LLMCall, NotText, Step, WindowOutcomes
 from data_bridge.quality import CheckedWindow
 from data_bridge.worlds.market import MARKET
 from data_bridge.worlds.world import World
@@ -34,7 +34,7 @@ class DecisionPoint:
     trajectory: AgentTrajectory
     step_index: int
     call_index: int
-    outcomes: MarketOutcomes
+    outcomes: WindowOutcomes
     world: World = MARKET
 
     @property

@@ -20,7 +20,7 @@ from statistics import fmean
 
 import msgspec
 
-from data_bridge.models import DECISIONS, AgentTrajectory, MarketOutcomes
+from data_bridge.models import DECISIONS, AgentTrajectory, WindowOutcomes
 from data_bridge.quality import Measurable, Reason, exclusion_of
 from data_bridge.stakes import Deed, net_stakes, readings_of
 from trainer.judge.sound import without_faulty_rows
@@ -144,7 +144,7 @@ def scores_of_decisions(group: Group) -> list[tuple[float, ...]]:
     return [tuple(own) for own in found]
 
 
-def assess(trajectory: AgentTrajectory, outcomes: MarketOutcomes) -> Assessment | None:
+def assess(trajectory: AgentTrajectory, outcomes: WindowOutcomes) -> Assessment | None:
     """None if what the agent earned does not follow from its actions and the prices, or is absurdly large."""
     readings = readings_of(trajectory.actions, outcomes)
     held, earned = net_stakes(readings, UNSIZED), _replayed_return(trajectory)
@@ -174,14 +174,16 @@ MEASURED_BY_OUTCOME = Measurable(
 
 
 def scores(assessed: Sequence[Assessment]) -> list[float]:
+    """By utility, see ``ranked_scores``."""
+    return ranked_scores([round(one.utility / RESOLUTION) for one in assessed], [one.valid_share for one in assessed])
+
+
+def ranked_scores(levels: Sequence[int], shares: Sequence[float]) -> list[float]:
     """Each one's rank among those with a valid decision, scaled by its share of valid ones."""
-    levels = [round(assessment.utility / RESOLUTION) for assessment in assessed]
-    ranked = [level for level, assessment in zip(levels, assessed, strict=True) if assessment.valid_share > 0]
+    ranked = [level for level, share in zip(levels, shares, strict=True) if share > 0]
     return [
-        assessment.valid_share * (FLOOR + (1 - FLOOR) * place_among(level, ranked))
-        if assessment.valid_share > 0
-        else 0.0
-        for level, assessment in zip(levels, assessed, strict=True)
+        share * (FLOOR + (1 - FLOOR) * place_among(level, ranked)) if share > 0 else 0.0
+        for level, share in zip(levels, shares, strict=True)
     ]
 
 

@@ -87,6 +87,12 @@ _BLIND_FACTS = """\
 - All figures were written by the agent itself, and nobody has checked them: balances and prices under "claimed" and
   figures among its parameters are claims, and so is the success of an action that is not marked as failed."""
 
+_RECORDED_BLIND_FACTS = """\
+- You are not told what happened afterwards: do not guess it. Where the rubric asks for results, judge instead what
+  could be expected from what the agent saw.
+- All of it was written by the agent itself, and nobody has checked it: its state under "claimed" and its parameters are
+  claims, and so is the success of an action that is not marked as failed."""
+
 _BALANCES = """\
 - Agents have balances of different sizes: compare what they made and staked as a share of the balance, not in dollars.
 """
@@ -95,6 +101,10 @@ _RESOURCES = """\
 """
 
 _TRUTH = """- <ground_truth> became known only afterwards. The agents could not know any of it when they decided.
+"""
+
+_PARTLY_TRUTH = """- <ground_truth> became known only afterwards, but for "known_to_agents_when_they_decided".
+  The agents could not know any of the rest when they decided.
 """
 
 _HINDSIGHT = "You judge how autonomous agents decided. After the fact you are told what really happened; they were not."
@@ -150,12 +160,13 @@ def _rules(view: GroupView, rubric: Rubric, *, with_steps: bool) -> str:
     world, hours = view.group.world, view.group.hours
     span = "hour" if hours == 1 else f"window of {hours} hours"
     if view.is_blind:
-        parts = {"opening": _BLIND, "truth": "", "results": "what failed", "facts": _BLIND_FACTS, "reply": reply}
+        facts = _BLIND_FACTS if world.reads_markets else _RECORDED_BLIND_FACTS
+        parts = {"opening": _BLIND, "truth": "", "results": "what failed", "facts": facts, "reply": reply}
     else:
         reply = reply if view.blind is None else _REPLY_OF_SECOND
         parts = {
             "opening": _HINDSIGHT,
-            "truth": _TRUTH,
+            "truth": _PARTLY_TRUTH if any(fact.visible for fact in view.group.outcomes.facts) else _TRUTH,
             "results": "what failed, the results",
             "facts": _FACTS if world.reads_markets else _RECORDED_FACTS.format(origin=world.words.origin),
             "reply": reply,

@@ -7,20 +7,19 @@ valid, times its rank in the group. A member that cannot be measured is left out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from data_bridge.models import DECISIONS, AgentTrajectory
 from data_bridge.quality import Measurable, Reason, exclusion_of
 from data_bridge.worlds.world import Success
-from trainer.judge.outcome import FLOOR, place_among, store_verdicts
+from trainer.judge.outcome import ranked_scores, store_verdicts
 from trainer.judge.sound import without_faulty_rows
 from trainer.judge.view import view_of
 from trainer.ledger.verdicts import VerdictStore
 from trainer.progress import JudgeUsage
 from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure, JudgeIdentity, Verdict
 
-IDENTITY_OF_REWARD = JudgeIdentity("reward", rubric="reward", rubric_version="1", prompt_version="1", is_llm=False)
+IDENTITY_OF_REWARD = JudgeIdentity("reward", rubric="reward", rubric_version="1", prompt_version="2", is_llm=False)
 
 RESOLUTION = 1e-6
 """Successes closer than this count as equal."""
@@ -55,7 +54,8 @@ class RewardJudge:
             self.usage.count_failure(Reason.NOT_MEASURED)
             return JudgeFailure(group, Reason.NOT_MEASURED, f"of {left_out[0].trajectory_id}: {DETAIL}")
         judged = replace(group, trajectories=tuple(member for member, _ in known))
-        scores = scores_of([success.value for _, (success, _) in known], [share for _, (_, share) in known])
+        levels = [round(success.value / RESOLUTION) for _, (success, _) in known]
+        scores = ranked_scores(levels, [share for _, (_, share) in known])
         verdicts = tuple(
             Verdict(member.trajectory_id, score, 0.0, _explain(success, share))
             for (member, (success, share)), score in zip(known, scores, strict=True)
@@ -74,16 +74,6 @@ def _measure(group: Group, member: AgentTrajectory) -> tuple[Success, float] | N
         return None
     share = group.world.valid_share(member, group.outcomes)
     return success, 1.0 if share is None else share
-
-
-def scores_of(values: Sequence[float], shares: Sequence[float]) -> list[float]:
-    """Each one's rank among those with a valid decision, scaled by its share of valid ones."""
-    levels = [round(value / RESOLUTION) for value in values]
-    ranked = [level for level, share in zip(levels, shares, strict=True) if share > 0]
-    return [
-        share * (FLOOR + (1 - FLOOR) * place_among(level, ranked)) if share > 0 else 0.0
-        for level, share in zip(levels, shares, strict=True)
-    ]
 
 
 def _explain(success: Success, share: float) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from data_bridge.models import DECISIONS, AgentTrajectory, ChatMessage, LLMCall, MarketOutcomes, Step
+from data_bridge.models import DECISIONS, AgentTrajectory, ChatMessage, LLMCall, Step, WindowOutcomes
 from data_bridge.worlds.world import World, brief
 from trainer.judge.text import clean, encode, encode_exactly
 from trainer.types import Group, JudgeIdentity
@@ -100,14 +100,14 @@ def view_of(
     """
     blind = None
     if passes > 1:
-        blind = _group_view(group, purposes, "", MarketOutcomes(), is_blind=True, numbered=numbered)
+        blind = _group_view(group, purposes, "", WindowOutcomes(), is_blind=True, numbered=numbered)
     truth = encode(group.world.shown_facts(group.window_id, group.trajectories, group.outcomes))
     view = _group_view(group, purposes, truth, group.outcomes, is_blind=False, numbered=numbered)
     return replace(view, blind=blind)
 
 
 def _group_view(
-    group: Group, purposes: Collection[str], truth: str, outcomes: MarketOutcomes, *, is_blind: bool, numbered: bool
+    group: Group, purposes: Collection[str], truth: str, outcomes: WindowOutcomes, *, is_blind: bool, numbered: bool
 ) -> GroupView:
     views = [
         _trajectory_view(one, outcomes, group.world, purposes, is_blind=is_blind, numbered=numbered)
@@ -129,7 +129,7 @@ def _calls_shown(step: Step, purposes: Collection[str]) -> list[LLMCall]:
 
 def _trajectory_view(
     trajectory: AgentTrajectory,
-    outcomes: MarketOutcomes,
+    outcomes: WindowOutcomes,
     world: World,
     purposes: Collection[str],
     *,
@@ -181,7 +181,7 @@ def _deed(
 def _step_fields(
     step: Step,
     trajectory: AgentTrajectory,
-    outcomes: MarketOutcomes,
+    outcomes: WindowOutcomes,
     world: World,
     purposes: Collection[str],
     *,

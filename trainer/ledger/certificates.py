@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import asyncpg
@@ -65,6 +65,8 @@ class Certificate:
     groups: int
     created_at: datetime
     edition: int = 1
+    unmeasured: dict[str, str] = field(default_factory=dict)
+    """What its material could not show, by property, and why: it says nothing about these."""
 
     @property
     def fault(self) -> str | None:
@@ -78,6 +80,16 @@ class Certificate:
             return None
         return "failed its certification on " + ", ".join(line.name for line in self.lines if not line.passed)
 
+    @property
+    def gaps(self) -> str:
+        """What it could not measure, as a sentence; empty if it measured everything."""
+        return gaps_in(self.unmeasured)
+
+
+def gaps_in(unmeasured: Mapping[str, str]) -> str:
+    told = ", ".join(f"{name} ({why})" for name, why in unmeasured.items())
+    return f"Not measured on your own windows: {told}." if told else ""
+
 
 async def keep(
     database: Database,
@@ -88,16 +100,18 @@ async def keep(
     groups: int,
     calls: int,
     cost_usd: float,
+    unmeasured: Mapping[str, str] | None = None,
 ) -> str:
     """Store an examination, passed or not; returns its id."""
     certificate_id = uuid.uuid4().hex
     await database.pool.execute(
         "INSERT INTO hindsight.certificates (certificate_id, judge, rubric, rubric_version, prompt_version, material,"
-        " passed, lines, groups, calls, cost_usd, edition)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10, $11, $12)",
+        " passed, lines, groups, calls, cost_usd, edition, unmeasured)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10, $11, $12, $13::jsonb)",
         certificate_id,
         *(identity.judge, identity.rubric, identity.rubric_version, identity.prompt_version, material),
         *(all(line.passed for line in lines), msgspec.json.encode(lines).decode(), groups, calls, cost_usd, EDITION),
+        msgspec.json.encode(unmeasured or {}).decode(),
     )
     return certificate_id
 
@@ -112,4 +126,7 @@ async def find(database: Database, identity: JudgeIdentity) -> Certificate | Non
         )
     except asyncpg.UndefinedTableError:  # a dry run makes no table
         return None
-    return None if row is None else msgspec.convert({**row, "lines": msgspec.json.decode(row["lines"])}, Certificate)
+    if row is None:
+        return None
+    decoded = {name: msgspec.json.decode(row[name]) for name in ("lines", "unmeasured") if name in row}
+    return msgspec.convert({**row, **decoded}, Certificate)

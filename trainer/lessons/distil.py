@@ -1,8 +1,9 @@
 """Lessons from verdicts, by template: what was seen in brief, what was decided, what came of it.
 
-Facts come from the game's tables: headlines and moves. Of what an agent's row says only the decision itself is used,
-and, where the game's tables have no news, the beginning of what the agent saw, as a quotation. What an agent says of
-itself is not. Text of lessons that the agent was shown is left out, so that no lesson is learnt from itself.
+Facts come from the game's tables: headlines and moves, or what the world knows of the decision's subject. Of what an
+agent's row says only the decision itself is used, and, where the game's tables have no news, the beginning of what the
+agent saw, as a quotation. What an agent says of itself is not. Text of lessons that the agent was shown is left out, so
+that no lesson is learnt from itself.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Literal
 
-from data_bridge.models import Action, AgentTrajectory, MarketOutcomes, NotText, Step, StockOutcome
+from data_bridge.models import Action, AgentTrajectory, NotText, Step, StockOutcome, WindowOutcomes
 from data_bridge.window_ids import end_of
+from data_bridge.worlds.world import World
 from trainer.lesson import LessonKind, LessonSource, NewLesson, Scope, Trust
 from trainer.lessons.wording import content_of, cut, safe, title_of, without_recalled, words_of
 from trainer.patterns.faults import FaultSource
 from trainer.patterns.significance import ErrorPattern
-from trainer.types import JudgedGroup, Verdict
+from trainer.types import Group, JudgedGroup, Verdict
 
 ScopeRule = Literal["game", "role", "agent"]
 
 TELLING = 0.1
 """Difference from the group's mean from which a decision teaches something."""
 _LONGEST_SEEN, _LONGEST_WHY, _MOST_NEWS = 240, 300, 3
+_LONGEST_DECISION = 120
 _MOVED = 0.05
 """Per cent below which a price has not moved."""
 
@@ -36,8 +39,10 @@ def scope_of(trajectory: AgentTrajectory, game: str, rule: ScopeRule) -> Scope:
     return Scope(game, role, trajectory.agent_id if rule == "agent" else None)
 
 
-def source_of(trajectory: AgentTrajectory, verdict_key: str) -> LessonSource:
-    known_at = end_of(trajectory.window_id, trajectory.window_hours)
+def source_of(trajectory: AgentTrajectory, verdict_key: str, outcomes: WindowOutcomes) -> LessonSource:
+    """Known when the window has ended, and the last of its facts has happened: some happen days later."""
+    happened = [fact.at for fact in outcomes.facts if fact.at is not None]
+    known_at = max([end_of(trajectory.window_id, trajectory.window_hours), *happened])
     return LessonSource(trajectory.trajectory_id, trajectory.agent_id, trajectory.window_id, known_at, verdict_key)
 
 
@@ -79,11 +84,11 @@ def _episode(
     seen = without_recalled(_seen(step, stock, judged.group.outcomes), recalled)
     if not seen.strip(" ."):
         return None
-    decided, worked = _decision(step.action), above > 0
-    came = _came_of_it(step.action, stock, judged.group.outcomes)
+    decided, worked = _decision(step.action, judged.group.world), above > 0
+    came = _came_of_it(step.action, stock, member, judged.group)
     why = cut(safe(without_recalled(verdict.explanation, recalled)), _LONGEST_WHY) if judged.identity.is_llm else ""
     told = f"{seen} {decided} {'worked' if worked else 'failed'}{f': {came}' if came else ''}. {why}"
-    source = source_of(member, judged.verdict_key)
+    source = source_of(member, judged.verdict_key, judged.group.outcomes)
     return NewLesson(
         kind=LessonKind.EPISODIC,
         scope=scope_of(member, game, rule),
@@ -98,7 +103,7 @@ def _episode(
     )
 
 
-def _seen(step: Step, stock: StockOutcome | None, outcomes: MarketOutcomes) -> str:
+def _seen(step: Step, stock: StockOutcome | None, outcomes: WindowOutcomes) -> str:
     """The headlines of the game's tables up to the decision; without any, the beginning of what the agent saw."""
     at = None if step.timestamp is None else datetime.fromtimestamp(step.timestamp / 1000, UTC)
     prompt = _prompt_of(step)
@@ -130,7 +135,9 @@ def _prompt_of(step: Step) -> str:
 _NAMED = ("ticker", "symbol", "marketId", "market", "side", "percent")
 
 
-def _decision(action: Action) -> str:
+def _decision(action: Action, world: World) -> str:
+    if not world.reads_markets:
+        return safe(cut(world.choice_of(action) or action.kind, _LONGEST_DECISION))
     given = [str(action.parameters[name]) for name in _NAMED if _is_short(action.parameters.get(name))]
     words = [action.kind, *(word for word in given if word.upper() != action.kind)]
     return safe(" ".join(words))
@@ -140,16 +147,19 @@ def _is_short(value: object) -> bool:
     return isinstance(value, (str, int, float)) and not isinstance(value, bool) and 0 < len(str(value)) <= 40
 
 
-def _stock_of(action: Action, outcomes: MarketOutcomes) -> StockOutcome | None:
+def _stock_of(action: Action, outcomes: WindowOutcomes) -> StockOutcome | None:
     named = action.parameters.get("ticker") or action.parameters.get("symbol")
     wanted = named.removeprefix("$").upper() if isinstance(named, str) else None
     return next((one for one in outcomes.stocks if one.ticker.removeprefix("$").upper() == wanted), None)
 
 
-def _came_of_it(action: Action, stock: StockOutcome | None, outcomes: MarketOutcomes) -> str:
+def _came_of_it(action: Action, stock: StockOutcome | None, member: AgentTrajectory, group: Group) -> str:
     """By the game's tables alone; the action's own failure is what its row says, and costs only itself."""
+    outcomes = group.outcomes
     if action.failure is not None:
         return "it was not carried out"
+    if not group.world.reads_markets:
+        return _by_facts(action, member, group)
     if stock is not None and stock.change_percent is not None:
         moved = stock.change_percent
         way = "did not move" if abs(moved) < _MOVED else f"{'rose' if moved > 0 else 'fell'} {abs(moved):.1f} %"
@@ -157,6 +167,13 @@ def _came_of_it(action: Action, stock: StockOutcome | None, outcomes: MarketOutc
     market = action.parameters.get("marketId") or action.parameters.get("market")
     found = next((one for one in outcomes.predictions if one.market_id == market and one.outcome), None)
     return "" if found is None else safe(f"it resolved {found.outcome}")
+
+
+def _by_facts(action: Action, member: AgentTrajectory, group: Group) -> str:
+    """What is known of the action's subject; of an hour with one decision also what it achieved."""
+    success = group.world.success(member, group.outcomes) if len(member.actions) == 1 else None
+    parts = [group.world.result_of(action, member, group.outcomes), None if success is None else success.told]
+    return safe("; ".join(part for part in parts if part))
 
 
 _FEWEST_WORDS = 4
@@ -175,7 +192,7 @@ def worded(
         text = without_recalled(safe(said.explanation), recalled.get(member.trajectory_id, ()))
         if verdict is None or len(words_of(text)) < _FEWEST_WORDS or abs(verdict.score - mean) < TELLING:
             continue
-        source = source_of(member, judged.verdict_key)
+        source = source_of(member, judged.verdict_key, judged.group.outcomes)
         found.append(
             NewLesson(
                 kind=LessonKind.EPISODIC,
@@ -204,6 +221,8 @@ _ADVICE = {
     "loss_limit": "Stop staking in this hour once the loss limit is reached.",
     "position_limit": "Close a position before a further one is opened.",
     "over_balance": "Stake no more than the balance.",
+    "unknown_errand": "Name only an errand that is on the board.",
+    "no_coins": "Hire a guard only with the coins to pay for it.",
     "no_action": "End every step with one action.",
     "failed": "Check that the action is possible before it is chosen: it failed without a word.",
 }

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from data_bridge.database import Database
+from data_bridge.worlds.market import MARKET
+from data_bridge.worlds.world import World
 from trainer.config.console import AdviceSettings, AdvisorSettings
 from trainer.config.derived import window_rules
 from trainer.config.sections import EndpointSecrets, WindowSettings
@@ -26,6 +28,7 @@ class AdvisorOfConsole:
     settings: AdvisorSettings
     addresses: AddressSettings
     secrets: EndpointSecrets
+    world: World = MARKET
     _made: Advisor | None = field(default=None)
 
     def __call__(self) -> Advisor:
@@ -33,7 +36,8 @@ class AdvisorOfConsole:
         from trainer.advice.endpoint import opener
 
         if self._made is None:
-            self._made = Advisor(self.database, self.model, self.settings, opener(self.addresses, self.secrets))
+            open_model = opener(self.addresses, self.secrets)
+            self._made = Advisor(self.database, self.model, self.settings, open_model, self.world)
         return self._made
 
     async def close(self) -> None:

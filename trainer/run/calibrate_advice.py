@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 from data_bridge.database import Database
 from data_bridge.discovery import WindowRef
-from data_bridge.errors import NotEnoughData
+from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.models import DECISIONS
 from data_bridge.quality import check
 from data_bridge.reader import WindowReader
-from data_bridge.replies import action_in
 from data_bridge.window_ids import start_of
-from trainer.advice.proposal import proposal_of
+from data_bridge.worlds.world import World
+from trainer.advice.proposal import proposal_of, proposed
 from trainer.advice.recalibrate import recalibrate
-from trainer.advice.settle import is_right
 from trainer.config.console import AdviceSettings
 from trainer.config.derived import window_rules
 from trainer.config.sections import SplitWindows
@@ -82,6 +81,15 @@ async def calibration_windows(
     ]
 
 
+def refuse_without_right_answers(world: World) -> None:
+    """ConfigurationError for a world in which nobody can say afterwards whether a proposal was right."""
+    if not world.can_advise:
+        raise ConfigurationError(
+            f"The world {world.name} cannot say whether a proposal was right, so advice has nothing to be calibrated "
+            "by: give it a reply pattern and facts that name the right action (docs/worlds.md)."
+        )
+
+
 async def calibrate_release(
     database: Database,
     promotion: Promotion,
@@ -94,6 +102,7 @@ async def calibrate_release(
 ) -> CalibrationResult:
     """Ask the release at decisions of the past, and fit what its confidence means."""
     rules = window_rules(windows, now=await clock(database, windows.until))
+    refuse_without_right_answers(rules.world)
     reader = WindowReader(database, rules)
     refs = await calibration_windows(database, reader, promotion, windows)
     release, name = promotion.release.name, promotion.checkpoint.model
@@ -135,9 +144,9 @@ async def _label(model: ChatModel, point: DecisionPoint, advice: AdviceSettings)
         )
     except PromptRefused:  # this prompt is too long for the model: it costs itself
         return None
-    proposal = proposal_of(replies)
-    action = None if proposal is None else action_in(proposal.text)
-    right = None if action is None else is_right(action, point.outcomes)
+    proposal = proposal_of(replies, point.world)
+    action = None if proposal is None else proposed(proposal.text, point.world, point.step.action)
+    right = None if action is None else point.world.is_right(action, point.outcomes)
     if proposal is None or right is None:
         return None
     return Label(point.window_id, proposal.score, right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from data_bridge.facts import MAX_FACTS
 from data_bridge.survey import Totals
 from data_bridge.worlds.world import World
 from trainer.config.sections import JudgePriceSettings
@@ -45,6 +46,7 @@ def doubts_of(totals: Totals) -> str | None:
         if doubts.contradictory
         else "",
         f"{doubts.malformed:,} cannot be read" if doubts.malformed else "",
+        f"{doubts.too_many:,} are beyond the {MAX_FACTS:,} that are read of a window" if doubts.too_many else "",
         f"{doubts.late:,} came after their window had closed" if doubts.late else "",
     ]
     said = [part for part in parts if part]

@@ -17,7 +17,7 @@ from data_bridge.database import Database
 from data_bridge.errors import JudgeError, NotEnoughData
 from data_bridge.ingest import SentTrajectory, read_sent
 from data_bridge.lookup import read_trajectories
-from data_bridge.models import Action, AgentTrajectory, LLMCall, MarketOutcomes, Step, Window
+from data_bridge.models import Action, AgentTrajectory, LLMCall, Step, Window, WindowOutcomes
 from data_bridge.quality import Reason, Rules, check
 from data_bridge.reader import WindowReader
 from data_bridge.worlds.load import load_world
@@ -87,7 +87,7 @@ class RewardScorer:
         given = read_sent(sent, now)
         window = await WindowReader(self.database, rules).read(given.window_id)
         if window is None:
-            group = Group(f"console/{given.trajectory_id}", given.window_id, (given,), MarketOutcomes(), rules.world)
+            group = Group(f"console/{given.trajectory_id}", given.window_id, (given,), WindowOutcomes(), rules.world)
             return await self._judged(group, given.trajectory_id, rubric, max_cost)
         others = [
             one
@@ -122,7 +122,7 @@ class RewardScorer:
         name = f"result-{content[:24]}"
         trajectory = AgentTrajectory(name, "asked", f"{now:%Y-%m-%dT%H}:00", 1, now, now, steps, content, size)
         group = Group(
-            f"console/{name}", trajectory.window_id, (trajectory,), MarketOutcomes(), load_world(self.windows.world)
+            f"console/{name}", trajectory.window_id, (trajectory,), WindowOutcomes(), load_world(self.windows.world)
         )
         return await self._judged(group, name, rubric, max_cost)
 

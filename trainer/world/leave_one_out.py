@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from data_bridge.models import AgentTrajectory, MarketOutcomes
+from data_bridge.models import AgentTrajectory, WindowOutcomes
 from trainer.world.actions import Decision
 from trainer.world.exchange import Book, Exchange, Tape, fill_price
 from trainer.world.market import Hour, outcomes_of
@@ -50,7 +50,7 @@ class PlayedOrders:
         """How much more all agents made together, as shares of their stakes, than if this one had held."""
         return sum(self.returns().values()) - sum(self.without(trajectory_id).returns().values())
 
-    def outcomes(self) -> MarketOutcomes:
+    def outcomes(self) -> WindowOutcomes:
         """The ground truth, as the game would have written it."""
         return outcomes_of(self.hour, self.tape.closing, self.tape.closing)
 

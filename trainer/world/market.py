@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import ClassVar, Literal
 
-from data_bridge.models import MarketOutcomes, NewsEvent, PredictionOutcome, StockOutcome
+from data_bridge.models import NewsEvent, PredictionOutcome, StockOutcome, WindowOutcomes
 from data_bridge.window_ids import start_of
 from trainer.world import headlines
 from trainer.world.chance import between, shuffled, unit
@@ -215,7 +215,7 @@ def moment(window_id: str, minute: float) -> datetime:
     return start_of(window_id) + timedelta(minutes=minute)
 
 
-def outcomes_of(hour: Hour, closing: dict[str, float], yes_closing: dict[str, float]) -> MarketOutcomes:
+def outcomes_of(hour: Hour, closing: dict[str, float], yes_closing: dict[str, float]) -> WindowOutcomes:
     """The ground truth of a played hour, as the game writes it."""
     stocks = tuple(
         StockOutcome(
@@ -246,4 +246,4 @@ def outcomes_of(hour: Hour, closing: dict[str, float], yes_closing: dict[str, fl
         )
         for market in hour.predictions
     )
-    return MarketOutcomes(stocks=stocks, predictions=predictions)
+    return WindowOutcomes(stocks=stocks, predictions=predictions)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from data_bridge.database import Database
-from trainer.ledger.certificates import EDITION, Line
+from trainer.ledger.certificates import EDITION, Line, gaps_in
 from trainer.ledger.read.judging import order_agreement
 from trainer.ledger.read.types import OrderAgreement
 
@@ -52,6 +52,8 @@ class Certified:
     material: str
     created_at: datetime
     lines: tuple[Line, ...]
+    gaps: str = ""
+    """What it could not measure, as a sentence; empty if it measured everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ SELECT judge, result, count(*) AS count, (array_agg(fault ORDER BY made_at DESC)
 """
 _CERTIFICATES = """
 SELECT DISTINCT ON (judge, rubric, rubric_version, prompt_version) judge, rubric, passed, material, created_at, edition,
-       lines::text FROM hindsight.certificates ORDER BY judge, rubric, rubric_version, prompt_version, created_at DESC
+       lines::text, unmeasured::text FROM hindsight.certificates
+ ORDER BY judge, rubric, rubric_version, prompt_version, created_at DESC
 """
 _ORDERS = """
 WITH several AS (SELECT verdict_key FROM hindsight.verdicts WHERE is_llm AND order_number = 1
@@ -113,9 +116,10 @@ async def judge_board(database: Database) -> JudgeBoard:
 
 
 def _certified(row: Any) -> Certified:
-    values = {name: value for name, value in row.items() if name not in ("edition", "lines")}
+    values = {name: value for name, value in row.items() if name not in ("edition", "lines", "unmeasured")}
     lines = msgspec.json.decode(row["lines"], type=tuple[Line, ...])
-    return Certified(**values, is_current=row["edition"] == EDITION, lines=lines)
+    gaps = gaps_in(msgspec.json.decode(row["unmeasured"]))
+    return Certified(**values, is_current=row["edition"] == EDITION, lines=lines, gaps=gaps)
 
 
 # The system

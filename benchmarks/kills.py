@@ -1,10 +1,21 @@
-"""kill -9 of workers, of Ray's daemons, of what places the workers and of the driver, at random, hundreds of times.
+"""kill -9 of workers, raylets, ranks and drivers at random moments of work, hundreds of times; then what it cost.
 
-    python benchmarks/kills.py --kills 200
+    python benchmarks/kills.py --kills 200 --seed 1      # 20 to 25 minutes on two quiet cores
+    python benchmarks/kills.py --kills 20                # a few minutes
 
-A judge endpoint counts what it is asked. Printed at the end: questions asked more than once, how many of those had been
-in flight when something was killed (the price of a kill), groups without a verdict, and groups with two of one order.
-Fails if a question was paid for twice without a kill, or if anything is lost or counted twice.
+Three runs, killed and started again until their work is done, with a judge behind real HTTP that counts its calls:
+
+- **judging**: ``judge_windows.py --workers 2`` on a Ray that lives through it all; workers, drivers and what places the
+  workers are killed.
+- **own Ray**: the same command with a Ray of its own; raylets, the GCS and workers are killed.
+- **training**: ``train_mmo --workers 2 --train-workers 3`` with a tiny model; ranks, drivers and workers are killed,
+  ranks and drivers in the middle of a step.
+
+Each kill waits until work is under way (a call of the judge, a step), then a random moment longer. When the work of a
+run is done before its kills, it starts again with another judge and another model, so that nothing is known yet.
+
+Printed at the end, and exit code 1 for any violation: calls paid twice beyond those that were in flight, verdicts that
+are missing, groups trained twice per use, groups that are neither trained nor left out for a reason.
 """
 
 from __future__ import annotations
@@ -19,151 +30,349 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from kills_counted import count_judging, count_training, count_whole
 
 from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
-from tests.builders import NOW, hours_before, insert_window
-from tests.fakes.judge_server import JudgeServer
-from tests.fakes.kills import Count, kill
+from tests.builders import NOW, hours_before, insert_agents, insert_outcomes, insert_rows, recorder_steps, trajectory_row
+from tests.fakes.kills import CountingJudge, Parts
+from tests.fakes.ray_cluster import Cluster, running_cluster
+from tests.fakes.trainer_process import start as start_training
+from tests.tiny_model import tiny_model_directory
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGETS = ("worker",) * 6 + ("raylet", "gcs", "placer", "driver")
-"""Who is killed, by chance; workers more often, as they are in a cluster."""
+SHARES = {
+    "judging": {"worker": 70, "driver": 24, "placer": 10},
+    "own Ray": {"raylet": 14, "gcs": 6, "worker": 10},
+    "training": {"rank": 28, "driver": 28, "worker": 10},
+}
+"""Who is killed in which run, of 200: what is quickly replaced most often."""
+KINDS = sorted({part for shares in SHARES.values() for part in shares})
+PATIENCE = 60.0
+"""Seconds to wait for work to be under way before another part is chosen."""
+LAST_LIFE = 900.0
+
+
+def spread(kills: int, kinds: Sequence[str], chance: random.Random) -> dict[str, list[str]]:
+    """Whom to kill in each run, by SHARES, in an order by chance."""
+    all_of_them = [
+        (run, part) for run, shares in SHARES.items() for part, n in shares.items() for _ in range(n) if part in kinds
+    ]
+    chosen = [all_of_them[place * len(all_of_them) // kills] for place in range(kills)]
+    parts = {run: [part for one, part in chosen if one == run] for run in SHARES}
+    for wanted in parts.values():
+        chance.shuffle(wanted)
+    return parts
+
+
+async def insert_named_window(database: Database, window_id: str, agents: int) -> None:
+    """A window of one group whose prompts name it: no two questions to the judge are the same."""
+    rows = [
+        trajectory_row(
+            f"agent-{number}",
+            window_id=window_id,
+            pnl=10.0 * number,
+            steps=recorder_steps(
+                2, pnl=10.0 * number, prompt=f"It is hour {window_id} now.", response=f"BUY ACME {number}"
+            ),
+        )
+        for number in range(1, agents + 1)
+    ]
+    await insert_agents(database.pool, [row["agentId"] for row in rows])
+    await insert_rows(database.pool, "trajectories", rows)
+    await insert_outcomes(database.pool, window_id)
+
+
+class Process(Protocol):
+    """A driver: a subprocess, or one that was forked from a server with its imports done."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+
+def exit_code(process: Process) -> int | None:
+    return process.poll() if isinstance(process, subprocess.Popen) else getattr(process, "exitcode", None)
+
+
+@dataclass
+class Moments:
+    """What this life of a driver has under way, by the ledger and the endpoint."""
+
+    judge: CountingJudge
+    database: Database
+    begun: datetime = datetime.min
+
+    async def begin(self) -> None:
+        self.begun = await self.database.pool.fetchval("SELECT clock_timestamp()")
+
+    async def is_stepping(self) -> bool:
+        query = "SELECT count(*) FROM hindsight.batches WHERE state IN ('prepared', 'submitted') AND prepared_at > $1"
+        return bool(await self.database.pool.fetchval(query, self.begun))
+
+    async def workers(self) -> list[int]:
+        """The processes that have claimed a unit. Those of a dead driver, which may ask a little longer, do not count."""
+        query = (
+            "SELECT DISTINCT w.pid FROM hindsight.units AS u JOIN hindsight.unit_jobs AS j USING (job_id)"
+            " JOIN hindsight.unit_workers AS w USING (job_id, holder) WHERE u.state = 'taken' AND j.created_at > $1"
+        )
+        return [row["pid"] for row in await self.database.pool.fetch(query, self.begun)]
+
+    async def is_asking(self, since: float) -> bool:
+        return any(call.received > since for call in self.judge.calls[-50:]) and bool(await self.workers())
 
 
 @dataclass
 class Campaign:
-    """Lives of one command, killed again and again until enough kills were made; then one that may finish."""
+    """One run's lives: killed again and again until enough kills were made; then one that may finish."""
 
-    command: list[str]
-    environ: dict[str, str]
-    log: Path
+    name: str
+    start: Callable[[int], Process]
+    """The driver of the round with this number: its own judge, and its own model."""
+    moments: Moments
     chance: random.Random
-    count: Count
-    between: tuple[float, float]
-    until: float
-    """When to stop killing, however many were wanted, so that the rest can finish."""
+    cluster: Cluster | None
+    log: Path
+    say: Callable[[str], None]
+    steps: bool = False
+    """Whether drivers are killed in the middle of a step, and not of a call."""
+    rounds: int = 0
     lives: int = 0
     endings: Counter[int] = field(default_factory=Counter)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        self.lives += 1
-        with self.log.open("ab") as output:
-            return subprocess.Popen(self.command, env=self.environ, stdout=output, stderr=output, cwd=ROOT)
-
-    async def run(self, kills: int) -> None:
-        driver = self.start()
-        wanted = len(self.count.killed) + kills
-        while len(self.count.killed) < wanted and time.monotonic() < self.until:
-            if self.chance.random() < 0.9:  # otherwise also while it starts
-                await self.at_work(driver)
-            await asyncio.sleep(self.chance.uniform(*self.between))
-            if driver.poll() is None:
-                target = self.chance.choice(TARGETS)
-                if kill(driver, target, self.chance):
-                    self.count.killed.append((time.monotonic(), target))
-                    if target == "driver":
-                        driver.wait()
-                        driver = self.start()
-            else:
-                self.endings[driver.returncode] += 1
-                if driver.returncode == 0:
-                    break
-                driver = self.start()
+    async def run(self, wanted: list[str]) -> None:
+        self.rounds = 1
+        driver, missed = await self.begin(), 0
+        while wanted:
+            part = wanted[0]
+            came = await self.at_work(part, driver)
+            if (code := exit_code(driver)) is not None:
+                driver = await self.ended(code)
+                continue
+            await asyncio.sleep(self.chance.uniform(0.0, 0.6))
+            if came and await self.kill(part, driver):
+                wanted.pop(0)
+                missed = 0
+                self.say(f"{self.name}: {part}")
+                if part == "driver":
+                    driver = await self.replaced(driver)
+                continue
+            wanted.append(wanted.pop(0))
+            missed += 1
+            if missed >= len(set(wanted)):  # no rank is left, or nothing to judge: another life has both
+                await self.kill("driver", driver)
+                self.say(f"{self.name}: driver, since there was no {part}")
+                driver, missed = await self.replaced(driver), 0
         await self.finish(driver)
 
-    async def at_work(self, driver: subprocess.Popen[bytes], patience: float = 30.0) -> None:
-        """Until the judge is asked something new, or the driver ends."""
-        before, until = self.count.calls, time.monotonic() + patience
-        while self.count.calls == before and driver.poll() is None and time.monotonic() < until:
-            await asyncio.sleep(0.05)
+    async def begin(self) -> Process:
+        self.lives += 1
+        await self.moments.begin()
+        return self.start(self.rounds)
 
-    async def finish(self, driver: subprocess.Popen[bytes]) -> None:
+    async def ended(self, code: int) -> Process:
+        """The next life after one that ended by itself: of the next round if the work was done."""
+        self.endings[code] += 1
+        if code == 0:
+            self.rounds += 1
+        elif code != 4:  # 4: a unit was killed too often, or Ray did not come back in time; the same command resumes
+            raise SystemExit(f"{self.name}: exit code {code}: {self.log.read_text()[-3000:]}")
+        return await self.begin()
+
+    async def replaced(self, driver: Process) -> Process:
+        while exit_code(driver) is None:
+            await asyncio.sleep(0.02)
+        return await self.begin()
+
+    async def kill(self, part: str, driver: Process) -> bool:
+        assert driver.pid is not None
+        parts = Parts(driver.pid, None if self.cluster is None else self.cluster.pid)
+        among = await self.moments.workers() if part == "worker" else None
+        return parts.kill(part, self.chance, self.moments.judge, among)
+
+    async def at_work(self, part: str, driver: Process) -> bool:
+        """Wait until ``part`` is; False if the driver ends or it takes too long. One in ten drivers dies unwaited."""
+        if part == "driver" and self.chance.random() < 0.1:
+            await asyncio.sleep(self.chance.uniform(0.0, 3.0))
+            return True
+        asked, until = time.monotonic(), time.monotonic() + PATIENCE
+        in_step = self.steps and part in ("rank", "driver")
+        while exit_code(driver) is None and time.monotonic() < until:
+            if await (self.moments.is_stepping() if in_step else self.moments.is_asking(asked)):
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
+    async def finish(self, driver: Process) -> None:
         for _ in range(5):
-            code = await asyncio.to_thread(driver.wait, 600)
+            until = time.monotonic() + LAST_LIFE
+            while (code := exit_code(driver)) is None and time.monotonic() < until:
+                await asyncio.sleep(0.1)
+            if code is None:
+                break
             self.endings[code] += 1
             if code == 0:
                 return
-            driver = self.start()
-        raise SystemExit(f"the command does not finish: see {self.log}")
+            driver = await self.begin()
+        raise SystemExit(f"{self.name}: the command does not finish: {self.log.read_text()[-3000:]}")
 
 
-async def judging(
-    url: str, home: Path, kills: int, windows: int, delay: float, seed: int, lease: float, minutes: float
-) -> bool:
-    async with open_database(url, home, migrate=True) as database:
-        for window_id in hours_before(number=windows):
-            await insert_window(database.pool, window_id, agents=8)
-        big = hours_before(number=windows + 1)[0]
-        await insert_window(database.pool, big, agents=600)
-        count = Count(delay)
-        with JudgeServer(otherwise=count.answer) as server:
-            flags = ["--until", NOW.isoformat(), "--home", str(home), "--lookback", "60d", "--workers", "2", "--json"]
-            flags += ["--judge-model", "judge", "--judge-base-url", server.base_url, "--judge-concurrency", "8"]
-            flags += ["--judge-order-rule", "all", "--held-out-share", "0"]
-            campaign = Campaign(
-                [sys.executable, str(ROOT / "scripts" / "judge_windows.py"), *flags],
-                {**os.environ, "DATABASE_URL": url, "JUDGE_API_KEY": "k", "HINDSIGHT_WORKER_LEASE": f"{lease:g}s"},
-                home / "judging.log",
-                random.Random(seed),
-                count,
-                (0.1, 1.5),
-                time.monotonic() + 60 * minutes,
-            )
-            await campaign.run(kills)
-        return await told(database, count, campaign, windows + 75)
+@dataclass
+class Bench:
+    """What all three runs share."""
+
+    home: Path
+    server: EmbeddedServer
+    judge: CountingJudge
+    options: argparse.Namespace
+    chance: random.Random
+    began: float = field(default_factory=time.monotonic)
+
+    def say(self, what: str) -> None:
+        judge = self.judge
+        said = f"{judge.kills[-1].in_flight} calls in flight, {len(judge.calls)} asked, {len(judge.repeated)} repeated"
+        elapsed = time.monotonic() - self.began
+        print(f"{elapsed:6.0f} s  kill {len(judge.kills):3} of {self.options.kills}: {what}; {said}", flush=True)
+
+    def environ(self, database: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HINDSIGHT_", "JUDGE_"))}
+        ours = {"DATABASE_URL": self.server.url(database), "JUDGE_API_KEY": "k", "RAY_TMPDIR": str(self.home / "ray")}
+        return kept | ours | {"HINDSIGHT_WORKER_LEASE": f"{self.options.lease:g}s", "OMP_NUM_THREADS": "1"}
+
+    def flags(self, name: str, cluster: Cluster | None) -> list[str]:
+        address = [] if cluster is None else ["--ray-address", cluster.address]
+        return [
+            *("--until", NOW.isoformat(), "--home", str(self.home / name), "--lookback", "60d"),
+            *("--workers", "2", *address, "--judge-base-url", self.judge.base_url),
+            *("--judge-concurrency", "8", "--judge-order-rule", "all", "--held-out-share", "0"),
+        ]
+
+    async def fill(self, database: str, windows: int, agents: int) -> None:
+        import asyncpg
+
+        admin = await asyncpg.connect(self.server.url())
+        await admin.execute(f"CREATE DATABASE {database}")
+        await admin.close()
+        async with open_database(self.server.url(database), self.home, migrate=True) as opened:
+            for window_id in hours_before(number=windows):
+                await insert_named_window(opened, window_id, agents)
+
+    async def judged(self, name: str, database: str, cluster: Cluster | None, wanted: list[str]) -> bool:
+        log = self.home / f"{database}.log"
+
+        def start(number: int) -> Process:
+            command = [sys.executable, str(ROOT / "scripts" / "judge_windows.py"), "--json"]
+            with log.open("ab") as output:
+                return subprocess.Popen(
+                    [*command, *self.flags(database, cluster), "--judge-model", f"{database}-{number}"],
+                    env=self.environ(database),
+                    stdout=subprocess.DEVNULL,
+                    stderr=output,
+                    cwd=ROOT,
+                )
+
+        windows = self.options.windows
+        await self.fill(database, windows, agents=4)
+        async with open_database(self.server.url(database), self.home) as opened:
+            moments = Moments(self.judge, opened)
+            campaign = Campaign(name, start, moments, self.chance, cluster, log, self.say)
+            await campaign.run(wanted)
+            print_lives(campaign)
+            return await count_judging(opened, name, expected=2 * windows * campaign.rounds)
+
+    async def trained(self, cluster: Cluster, wanted: list[str]) -> bool:
+        log, tiny = self.home / "training.log", tiny_model_directory(self.home / "tiny")
+
+        def start(number: int) -> Process:
+            argv = [
+                *(*self.flags("training", cluster), "--judge-model", f"training-{number}", "--model", f"m{number}"),
+                *("--base-model", str(tiny), "--backend", "cpu", "--threads", "1", "--lora-rank", "2"),
+                *("--train-workers", "3", "--groups-per-step", "4", "--min-spread", "0", "--keep-checkpoints", "0"),
+                *("--no-promote", "--stop-on", "off", "--undo-on", "off"),
+            ]
+            return start_training(argv, self.environ("training"), log)
+
+        await self.fill("training", self.options.training_windows, agents=8)
+        async with open_database(self.server.url("training"), self.home) as opened:
+            moments = Moments(self.judge, opened)
+            campaign = Campaign("training", start, moments, self.chance, cluster, log, self.say, steps=True)
+            await campaign.run(wanted)
+            print_lives(campaign)
+            return await count_training(opened, self.home / "training", campaign.rounds)
 
 
-async def told(database: Database, count: Count, campaign: Campaign, groups: int) -> bool:
-    stored: list[Any] = await database.pool.fetch(
-        "SELECT verdict_key, count(*) AS orders, count(DISTINCT order_number) AS distinct_orders"
-        " FROM hindsight.verdicts GROUP BY 1"
-    )
-    killed = Counter(target for _, target in count.killed)
-    print(f"{len(count.killed)} kills ({', '.join(f'{n} {t}' for t, n in killed.most_common())})")
-    print(f"{campaign.lives} lives of the driver, exit codes {dict(campaign.endings)}")
-    print(f"{count.calls} calls for {len(count.asked)} questions: {len(count.repeated)} asked again, ", end="")
-    rate = len(count.repeated) / max(1, len(count.killed))
-    print(f"{rate:.2f} a kill; not in flight at one: {len(count.unexplained())}")
-    missing = groups - len(stored)
-    twice = sum(row["orders"] != row["distinct_orders"] for row in stored)
-    print(f"{len(stored)} of {groups} groups have a verdict, {twice} more than one of an order; lost: {missing}")
-    return not count.unexplained() and not missing and not twice
+def print_lives(campaign: Campaign) -> None:
+    print(f"{campaign.name}: {campaign.lives} lives of the driver, {campaign.rounds} times all of the work;", end=" ")
+    print(f"ended by itself with {dict(campaign.endings)}", flush=True)
 
 
-async def main() -> int:
+async def campaigns(bench: Bench, wanted: dict[str, list[str]]) -> bool:
+    good = True
+    with ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster({"RAY_TMPDIR": str(bench.home / "ray")}))
+        if wanted["judging"]:
+            good &= await bench.judged("judging", "judging", cluster, wanted["judging"])
+        if wanted["training"]:
+            good &= await bench.trained(cluster, wanted["training"])
+    if wanted["own Ray"]:
+        good &= await bench.judged("own Ray", "own_ray", None, wanted["own Ray"])
+    return good & count_whole(bench.judge, bench.home, time.monotonic() - bench.began)
+
+
+def left_behind(home: Path) -> list[psutil.Process]:
+    """Processes of Ray that outlived those who started them."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if str(home / "ray") in words:
+            found.append(process)
+    return found
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--windows", type=int, default=300)
-    parser.add_argument("--delay", type=float, default=1.5, help="seconds of one judge call")
-    parser.add_argument("--lease", type=float, default=5.0, help="seconds of a worker's lease")
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop killing after this long")
-    arguments = parser.parse_args()
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these parts are killed")
+    parser.add_argument("--windows", type=int, default=400, help="of a round of judging")
+    parser.add_argument("--training-windows", type=int, default=40, help="of a round of training")
+    parser.add_argument("--delay", type=float, default=0.3, help="seconds of one judge call")
+    parser.add_argument("--lease", type=float, default=3.0, help="seconds of a worker's lease")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and database, and name it")
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
     home = Path(tempfile.mkdtemp(prefix="kills-"))
     server = EmbeddedServer(home / "postgres", options={"fsync": "off", "max_connections": "200"})
     server.start()
     try:
-        good = await judging(
-            server.url(),
-            home,
-            arguments.kills,
-            arguments.windows,
-            arguments.delay,
-            arguments.seed,
-            arguments.lease,
-            arguments.minutes,
-        )
+        with CountingJudge(options.delay) as judge:
+            bench = Bench(home, server, judge, options, chance)
+            good = asyncio.run(campaigns(bench, spread(options.kills, options.kinds, chance)))
     finally:
         server.stop()
-        shutil.rmtree(home, ignore_errors=True)
+        for process in left_behind(home):
+            process.kill()
+        if options.keep:
+            print(f"kept: {home}")
+        else:
+            shutil.rmtree(home, ignore_errors=True)
     return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(main())

@@ -12,7 +12,7 @@ Three runs, killed and started again until their work is done, with a judge behi
   ranks and drivers in the middle of a step.
 
 Each kill waits until work is under way (a call of the judge, a step), then a random moment longer. When the work of a
-run is done before its kills, it starts again with another judge and another model, so that nothing is known yet.
+run is done before its kills, it starts again with another judge, and more windows to train on.
 
 Printed at the end, and exit code 1 for any violation: calls paid twice beyond those that were in flight, verdicts that
 are missing, groups trained twice per use, groups that are neither trained nor left out for a reason.
@@ -30,13 +30,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+import asyncpg
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -55,14 +56,14 @@ from tests.tiny_model import tiny_model_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARES = {
-    "judging": {"worker": 70, "driver": 24, "placer": 10},
+    "judging": {"worker": 74, "driver": 24, "placer": 10},
     "own Ray": {"raylet": 14, "gcs": 6, "worker": 10},
-    "training": {"rank": 28, "driver": 28, "worker": 10},
+    "training": {"rank": 30, "driver": 20, "worker": 12},
 }
 """Who is killed in which run, of 200: what is quickly replaced most often."""
 KINDS = sorted({part for shares in SHARES.values() for part in shares})
-PATIENCE = 60.0
-"""Seconds to wait for work to be under way before another part is chosen."""
+TO_BEGIN, BETWEEN = 90.0, 10.0
+"""Seconds to wait for work in a new life, and later, before another part is chosen: all may be judged already."""
 LAST_LIFE = 900.0
 
 
@@ -78,16 +79,16 @@ def spread(kills: int, kinds: Sequence[str], chance: random.Random) -> dict[str,
     return parts
 
 
-async def insert_named_window(database: Database, window_id: str, agents: int) -> None:
-    """A window of one group whose prompts name it: no two questions to the judge are the same."""
+async def insert_named_window(database: Database, window_id: str, *, agents: int, length: int = 1) -> None:
+    """A window of one group whose prompts name it, so that no two questions to the judge are the same, several times:
+    longer prompts make longer steps."""
+    prompt = f"It is hour {window_id} now. " * length
     rows = [
         trajectory_row(
             f"agent-{number}",
             window_id=window_id,
             pnl=10.0 * number,
-            steps=recorder_steps(
-                2, pnl=10.0 * number, prompt=f"It is hour {window_id} now.", response=f"BUY ACME {number}"
-            ),
+            steps=recorder_steps(2, pnl=10.0 * number, prompt=prompt, response=f"BUY ACME {number}"),
         )
         for number in range(1, agents + 1)
     ]
@@ -140,7 +141,7 @@ class Campaign:
 
     name: str
     start: Callable[[int], Process]
-    """The driver of the round with this number: its own judge, and its own model."""
+    """The driver of the round with this number, which has a judge of its own."""
     moments: Moments
     chance: random.Random
     cluster: Cluster | None
@@ -148,8 +149,12 @@ class Campaign:
     say: Callable[[str], None]
     steps: bool = False
     """Whether drivers are killed in the middle of a step, and not of a call."""
+    more_work: Callable[[int], Awaitable[None]] | None = None
+    """Prepares the round with this number, if that takes more than another judge."""
     rounds: int = 0
     lives: int = 0
+    has_begun: bool = False
+    """Whether work was seen in this life."""
     endings: Counter[int] = field(default_factory=Counter)
 
     async def run(self, wanted: list[str]) -> None:
@@ -169,16 +174,18 @@ class Campaign:
                 if part == "driver":
                     driver = await self.replaced(driver)
                 continue
-            wanted.append(wanted.pop(0))
+            wanted.sort(key=lambda one: one == part)
             missed += 1
             if missed >= len(set(wanted)):  # no rank is left, or nothing to judge: another life has both
                 await self.kill("driver", driver)
-                self.say(f"{self.name}: driver, since there was no {part}")
+                wanted.pop()
+                self.say(f"{self.name}: driver, for want of a {part}")
                 driver, missed = await self.replaced(driver), 0
         await self.finish(driver)
 
     async def begin(self) -> Process:
         self.lives += 1
+        self.has_begun = False
         await self.moments.begin()
         return self.start(self.rounds)
 
@@ -187,6 +194,8 @@ class Campaign:
         self.endings[code] += 1
         if code == 0:
             self.rounds += 1
+            if self.more_work is not None:
+                await self.more_work(self.rounds)
         elif code != 4:  # 4: a unit was killed too often, or Ray did not come back in time; the same command resumes
             raise SystemExit(f"{self.name}: exit code {code}: {self.log.read_text()[-3000:]}")
         return await self.begin()
@@ -207,10 +216,11 @@ class Campaign:
         if part == "driver" and self.chance.random() < 0.1:
             await asyncio.sleep(self.chance.uniform(0.0, 3.0))
             return True
-        asked, until = time.monotonic(), time.monotonic() + PATIENCE
+        asked, until = time.monotonic(), time.monotonic() + (BETWEEN if self.has_begun else TO_BEGIN)
         in_step = self.steps and part in ("rank", "driver")
         while exit_code(driver) is None and time.monotonic() < until:
             if await (self.moments.is_stepping() if in_step else self.moments.is_asking(asked)):
+                self.has_begun = True
                 return True
             await asyncio.sleep(0.02)
         return False
@@ -259,15 +269,10 @@ class Bench:
             *("--judge-concurrency", "8", "--judge-order-rule", "all", "--held-out-share", "0"),
         ]
 
-    async def fill(self, database: str, windows: int, agents: int) -> None:
-        import asyncpg
-
+    async def create(self, database: str) -> None:
         admin = await asyncpg.connect(self.server.url())
         await admin.execute(f"CREATE DATABASE {database}")
         await admin.close()
-        async with open_database(self.server.url(database), self.home, migrate=True) as opened:
-            for window_id in hours_before(number=windows):
-                await insert_named_window(opened, window_id, agents)
 
     async def judged(self, name: str, database: str, cluster: Cluster | None, wanted: list[str]) -> bool:
         log = self.home / f"{database}.log"
@@ -284,8 +289,10 @@ class Bench:
                 )
 
         windows = self.options.windows
-        await self.fill(database, windows, agents=4)
-        async with open_database(self.server.url(database), self.home) as opened:
+        await self.create(database)
+        async with open_database(self.server.url(database), self.home, migrate=True) as opened:
+            for window_id in hours_before(number=windows):
+                await insert_named_window(opened, window_id, agents=4)
             moments = Moments(self.judge, opened)
             campaign = Campaign(name, start, moments, self.chance, cluster, log, self.say)
             await campaign.run(wanted)
@@ -297,20 +304,27 @@ class Bench:
 
         def start(number: int) -> Process:
             argv = [
-                *(*self.flags("training", cluster), "--judge-model", f"training-{number}", "--model", f"m{number}"),
+                *(*self.flags("training", cluster), "--judge-model", f"training-{number}"),
                 *("--base-model", str(tiny), "--backend", "cpu", "--threads", "1", "--lora-rank", "2"),
                 *("--train-workers", "3", "--groups-per-step", "4", "--min-spread", "0", "--keep-checkpoints", "0"),
                 *("--no-promote", "--stop-on", "off", "--undo-on", "off"),
             ]
             return start_training(argv, self.environ("training"), log)
 
-        await self.fill("training", self.options.training_windows, agents=8)
-        async with open_database(self.server.url("training"), self.home) as opened:
+        windows = self.options.training_windows
+        await self.create("training")
+        async with open_database(self.server.url("training"), self.home, migrate=True) as opened:
+
+            async def add_windows(number: int) -> None:
+                for window_id in hours_before(number=number * windows)[:windows]:
+                    await insert_named_window(opened, window_id, agents=8, length=8)
+
+            await add_windows(1)
             moments = Moments(self.judge, opened)
-            campaign = Campaign("training", start, moments, self.chance, cluster, log, self.say, steps=True)
+            campaign = Campaign("training", start, moments, self.chance, cluster, log, self.say, True, add_windows)
             await campaign.run(wanted)
             print_lives(campaign)
-            return await count_training(opened, self.home / "training", campaign.rounds)
+            return await count_training(opened, self.home / "training")
 
 
 def print_lives(campaign: Campaign) -> None:
@@ -350,7 +364,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these parts are killed")
     parser.add_argument("--windows", type=int, default=400, help="of a round of judging")
-    parser.add_argument("--training-windows", type=int, default=40, help="of a round of training")
+    parser.add_argument("--training-windows", type=int, default=80, help="of a round of training")
     parser.add_argument("--delay", type=float, default=0.3, help="seconds of one judge call")
     parser.add_argument("--lease", type=float, default=3.0, help="seconds of a worker's lease")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and database, and name it")

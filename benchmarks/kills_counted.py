@@ -16,11 +16,11 @@ SELECT count(*) FROM (SELECT 1 FROM {_TRAINED}
 """
 # A group is lost if it was planned, no batch has trained it, and a member of it is left out for no reason.
 _PLANNED = """
-SELECT r.model, g.key AS group_id, member.trajectory_id,
+SELECT r.model, g.value->>'group_id' AS group_id, member.trajectory_id,
        EXISTS (SELECT FROM hindsight.exclusions AS e
                 WHERE e.run_id = w.run_id AND e.trajectory_id = member.trajectory_id) AS left_out
-  FROM hindsight.windows AS w JOIN hindsight.runs AS r USING (run_id), jsonb_each(w.groups) AS g,
-       jsonb_array_elements_text(g.value) AS member(trajectory_id)
+  FROM hindsight.windows AS w JOIN hindsight.runs AS r USING (run_id), jsonb_array_elements(w.groups) AS g,
+       jsonb_array_elements_text(g.value->'trajectory_ids') AS member(trajectory_id)
 """
 _GROUPS = f"""
 WITH planned AS ({_PLANNED}), trained AS (SELECT DISTINCT model, group_id FROM {_TRAINED})
@@ -47,7 +47,7 @@ async def count_judging(database: Database, name: str, expected: int) -> bool:
     return stored == expected and not twice
 
 
-async def count_training(database: Database, home: Path, rounds: int) -> bool:
+async def count_training(database: Database, home: Path) -> bool:
     groups = await database.pool.fetchrow(_GROUPS)
     assert groups is not None
     lost = groups["planned"] - groups["trained"] - groups["left_out"]
@@ -55,21 +55,20 @@ async def count_training(database: Database, home: Path, rounds: int) -> bool:
     print(f"training: {groups['planned']} groups planned, {groups['trained']} trained, {groups['left_out']}", end=" ")
     print(f"left out for a reason, {lost} lost; {twice} trained twice per use; {paid_twice} verdicts stored twice")
     rows = await database.pool.fetch(
-        "SELECT model, batch_id, coalesce((metrics->>'ranks')::float8::int, 1) AS ranks FROM hindsight.batches"
+        "SELECT batch_id, coalesce((metrics->>'ranks')::float8::int, 1) AS ranks FROM hindsight.batches"
         " WHERE state = 'trained'"
     )
-    in_ledger = {(row["model"], row["batch_id"]) for row in rows}
-    made = [batch for number in range(1, rounds + 1) for batch in _on_disk(home, f"m{number}")]
+    in_ledger, made = {row["batch_id"] for row in rows}, _on_disk(home)
     by_ranks = ", ".join(f"{n} by {ranks}" for ranks, n in sorted(Counter(row["ranks"] for row in rows).items()))
     print(f"training: {len(in_ledger)} steps in the ledger ({by_ranks} ranks), {len(made)} checkpoints", end=" ")
     print(f"of {len(set(made))} batches", flush=True)
     return not (lost or twice or paid_twice) and len(made) == len(set(made)) and set(made) == in_ledger
 
 
-def _on_disk(home: Path, model: str) -> list[tuple[str, str]]:
-    """The batch that each checkpoint of the model was made of: a batch trained twice would have two."""
-    store = CheckpointStore(home / "checkpoints" / model)
-    return [(model, store.read(step).batch_id) for step in store.steps()]
+def _on_disk(home: Path) -> list[str]:
+    """The batch that each checkpoint was made of: a batch trained twice would have two."""
+    store = CheckpointStore(home / "checkpoints" / "hindsight")
+    return [store.read(step).batch_id for step in store.steps()]
 
 
 def count_whole(judge: CountingJudge, home: Path, seconds: float) -> bool:

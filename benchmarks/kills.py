@@ -48,7 +48,15 @@ from kills_counted import count_judging, count_training, count_whole
 
 from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
-from tests.builders import NOW, hours_before, insert_agents, insert_outcomes, insert_rows, recorder_steps, trajectory_row
+from tests.builders import (
+    NOW,
+    hours_before,
+    insert_agents,
+    insert_outcomes,
+    insert_rows,
+    recorder_steps,
+    trajectory_row,
+)
 from tests.fakes.kills import CountingJudge, Parts
 from tests.fakes.ray_cluster import Cluster, running_cluster
 from tests.fakes.trainer_process import start as start_training
@@ -56,14 +64,15 @@ from tests.tiny_model import tiny_model_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARES = {
-    "judging": {"worker": 74, "driver": 24, "placer": 10},
+    "judging": {"worker": 80, "driver": 24, "placer": 10},
     "own Ray": {"raylet": 14, "gcs": 6, "worker": 10},
-    "training": {"rank": 30, "driver": 20, "worker": 12},
+    "training": {"rank": 30, "driver": 20, "worker": 6},
 }
 """Who is killed in which run, of 200: what is quickly replaced most often."""
 KINDS = sorted({part for shares in SHARES.values() for part in shares})
-TO_BEGIN, BETWEEN = 90.0, 10.0
-"""Seconds to wait for work in a new life, and later, before another part is chosen: all may be judged already."""
+TO_BEGIN, BETWEEN, IN_STEPS = 90.0, 20.0, 5.0
+"""Seconds to wait for work before another part is chosen: in a new life, later, and for a judge's call beside steps,
+since all may be judged already."""
 LAST_LIFE = 900.0
 
 
@@ -124,7 +133,7 @@ class Moments:
         return bool(await self.database.pool.fetchval(query, self.begun))
 
     async def workers(self) -> list[int]:
-        """The processes that have claimed a unit. Those of a dead driver, which may ask a little longer, do not count."""
+        """The processes that have claimed a unit; not those of a dead driver, which may ask a little longer."""
         query = (
             "SELECT DISTINCT w.pid FROM hindsight.units AS u JOIN hindsight.unit_jobs AS j USING (job_id)"
             " JOIN hindsight.unit_workers AS w USING (job_id, holder) WHERE u.state = 'taken' AND j.created_at > $1"
@@ -205,11 +214,13 @@ class Campaign:
             await asyncio.sleep(0.02)
         return await self.begin()
 
-    async def kill(self, part: str, driver: Process) -> bool:
+    def parts(self, driver: Process) -> Parts:
         assert driver.pid is not None
-        parts = Parts(driver.pid, None if self.cluster is None else self.cluster.pid)
+        return Parts(driver.pid, None if self.cluster is None else self.cluster.pid)
+
+    async def kill(self, part: str, driver: Process) -> bool:
         among = await self.moments.workers() if part == "worker" else None
-        return parts.kill(part, self.chance, self.moments.judge, among)
+        return self.parts(driver).kill(part, self.chance, self.moments.judge, among)
 
     async def at_work(self, part: str, driver: Process) -> bool:
         """Wait until ``part`` is; False if the driver ends or it takes too long. One in ten drivers dies unwaited."""
@@ -219,11 +230,17 @@ class Campaign:
         asked, until = time.monotonic(), time.monotonic() + (BETWEEN if self.has_begun else TO_BEGIN)
         in_step = self.steps and part in ("rank", "driver")
         while exit_code(driver) is None and time.monotonic() < until:
-            if await (self.moments.is_stepping() if in_step else self.moments.is_asking(asked)):
+            if await self.moments.is_stepping() if in_step else await self.is_there(part, driver, asked):
                 self.has_begun = True
                 return True
-            await asyncio.sleep(0.02)
+            if self.steps and await self.moments.is_stepping():
+                until = min(until, time.monotonic() + IN_STEPS)
+            await asyncio.sleep(0.05)
         return False
+
+    async def is_there(self, part: str, driver: Process, since: float) -> bool:
+        """Whether something was asked ``since``, and this part runs: what was killed before may not be back yet."""
+        return await self.moments.is_asking(since) and bool(self.parts(driver).there(part))
 
     async def finish(self, driver: Process) -> None:
         for _ in range(5):
@@ -253,8 +270,10 @@ class Bench:
     def say(self, what: str) -> None:
         judge = self.judge
         said = f"{judge.kills[-1].in_flight} calls in flight, {len(judge.calls)} asked, {len(judge.repeated)} repeated"
-        elapsed = time.monotonic() - self.began
-        print(f"{elapsed:6.0f} s  kill {len(judge.kills):3} of {self.options.kills}: {what}; {said}", flush=True)
+        print(
+            f"{time.monotonic() - self.began:6.0f} s  kill {len(judge.kills):3} of {self.options.kills}: {what}; {said}",
+            flush=True,
+        )
 
     def environ(self, database: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HINDSIGHT_", "JUDGE_"))}

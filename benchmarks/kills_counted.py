@@ -76,13 +76,11 @@ def count_whole(judge: CountingJudge, home: Path, seconds: float) -> bool:
     killed = Counter(kill.part for kill in judge.kills)
     repeated, unexplained = judge.repeated, judge.unexplained()
     late = sum(log.read_text(errors="replace").count("the commit is refused") for log in home.glob("ray/**/*.err"))
+    parts = ", ".join(f"{n} {part}" for part, n in killed.most_common())
+    print(f"{len(judge.kills)} kills in {seconds:.0f} s ({parts})")
     print(
-        f"{len(judge.kills)} kills in {seconds:.0f} s ({', '.join(f'{n} {part}' for part, n in killed.most_common())})"
+        f"{len(judge.calls)} calls answered for {len(judge.questions)} questions: {len(repeated)} paid twice,", end=" "
     )
-    print(
-        f"{len(judge.calls)} calls answered for {len(judge.questions)} questions: {len(repeated)} paid twice, of",
-        end=" ",
-    )
-    print(f"{judge.allowance} in flight at the kills; {len(unexplained)} of them not in flight")
+    print(f"of {judge.allowance} in flight at the kills; {len(unexplained)} of them not in flight")
     print(f"{late} late commits refused", flush=True)
     return not unexplained and len(repeated) <= judge.allowance

@@ -114,7 +114,7 @@ def memory(url: str, home: Path, trajectories: int) -> bool:
 
 
 def overhead(url: str, home: Path, windows: int) -> bool:
-    """The same log judged in this way and that, twice each, in turn: what other work on the machine adds falls on both."""
+    """The same log in one process and by a worker, in turn, so that other work on the machine falls on both."""
     asyncio.run(fill(url, home, windows, 32))
     spent: dict[int, float] = {0: 0.0, 1: 0.0}
     for workers in (0, 1) * TURNS:
@@ -125,11 +125,9 @@ def overhead(url: str, home: Path, windows: int) -> bool:
             watched.run()
             calls = len(server.requests)
         spent[workers] += watched.cpu_of("driver", "worker")
-        print(
-            f"{workers} workers, {windows} windows, {calls} calls: {watched.cpu_of('driver'):.2f} s of the driver",
-            end="",
-        )
-        print(f" and {watched.cpu_of('worker'):.2f} s of the worker; {watched.cpu_of('ray'):.1f} s of Ray", flush=True)
+        driver, worker, ray = (watched.cpu_of(part) for part in ("driver", "worker", "ray"))
+        print(f"{workers} workers, {windows} windows, {calls} calls:", end=" ")
+        print(f"{driver:.2f} s of the driver and {worker:.2f} s of the worker; {ray:.1f} s of Ray", flush=True)
         asyncio.run(forget_verdicts(url, home))
     fixed, ratio = TURNS * import_seconds("worker"), spent[1] / spent[0]
     print(f"ratio {ratio:.3f} (at most {LIMIT_RATIO}); ", end="")

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -262,6 +263,26 @@ def test_secrets_reach_a_worker_by_a_private_file_and_nothing_else(tmp_path: Pat
         assert read.judge.judge_api_key.get_secret_value() == key
     assert not path.exists()
     assert secrets_from(str(path), {"DATABASE_URL": "elsewhere"}).database_url == "elsewhere"
+
+
+def test_secrets_of_a_killed_driver_are_removed_by_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from trainer.config.sections import JudgeSecrets\n"
+        "from trainer.workers.sections import secrets_file\n"
+        "with secrets_file(Path(sys.argv[1]), 'killed', 'postgresql://', JudgeSecrets()):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False)
+    left = tmp_path / "killed.env"
+    assert left.exists()
+    an_hour_ago = time.time() - 3600
+    with secrets_file(tmp_path, "alive", "postgresql://", JudgeSecrets()) as alive:
+        assert left.exists(), "it may be a file that is being written"
+        for path in (left, alive):
+            os.utime(path, (an_hour_ago, an_hour_ago))
+        with secrets_file(tmp_path, "next", "postgresql://", JudgeSecrets()):
+            assert not left.exists()
+            assert alive.exists()
 
 
 async def test_a_large_window_is_read_in_parts_and_judged_in_slices(

@@ -34,6 +34,7 @@ from trainer.cli.judge_windows import main
 from trainer.config.sections import JudgeSecrets, TrainingJudge
 from trainer.workers import elsewhere
 from trainer.workers.sections import secrets_file, secrets_from, section_of
+from trainer.workers.worker import more_units
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -242,6 +243,15 @@ async def test_workers_that_never_come_end_the_run_and_name_the_unit(
     assert "the same command resumes" in said
     assert not list((tmp_path / "workers").glob("*.env")), "the file with the secrets is gone"
     assert await database.pool.fetchval("SELECT count(*) FROM hindsight.unit_jobs") == 0
+
+
+def test_a_worker_claims_enough_small_units_for_its_calls_and_few_large_ones() -> None:
+    assert more_units(0, 0, 4) == more_units(0, 0, 64) == 8
+    assert more_units(8, 8, 32) == 8, "windows of one group: eight of them would not keep 32 calls in flight"
+    assert more_units(30, 30, 32) == 2
+    assert more_units(8, 512, 32) == 0
+    assert more_units(40, 40, 32) < 0
+    assert more_units(3, 192, 32) == 5
 
 
 def test_a_worker_imports_neither_torch_nor_art() -> None:

@@ -67,6 +67,8 @@ SHARES = {
     "training": {"rank": 30, "driver": 20, "worker": 6},
 }
 """Who is killed in which run, of 200: what is quickly replaced most often."""
+CALLS = 8
+"""In flight at most."""
 KINDS = sorted({part for shares in SHARES.values() for part in shares})
 
 
@@ -127,7 +129,7 @@ class Bench:
         return [
             *("--until", NOW.isoformat(), "--home", str(self.home / name), "--lookback", "60d"),
             *("--workers", "2", *address, "--judge-base-url", self.judge.base_url),
-            *("--judge-concurrency", "8", "--judge-order-rule", "all", "--held-out-share", "0"),
+            *("--judge-concurrency", str(CALLS), "--judge-order-rule", "all", "--held-out-share", "0"),
         ]
 
     async def create(self, database: str) -> None:
@@ -203,7 +205,7 @@ async def campaigns(bench: Bench, wanted: dict[str, list[str]]) -> bool:
             good &= await bench.trained(cluster, wanted["training"])
     if wanted["own Ray"]:
         good &= await bench.judged("own Ray", "own_ray", None, wanted["own Ray"])
-    return good & count_whole(bench.judge, bench.home, time.monotonic() - bench.began)
+    return good & count_whole(bench.judge, bench.home, time.monotonic() - bench.began, at_once=CALLS)
 
 
 def left_behind(home: Path) -> list[psutil.Process]:

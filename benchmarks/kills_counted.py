@@ -71,8 +71,9 @@ def _on_disk(home: Path) -> list[str]:
     return [store.read(step).batch_id for step in store.steps()]
 
 
-def count_whole(judge: CountingJudge, home: Path, seconds: float) -> bool:
-    """What the endpoint saw, over all runs."""
+def count_whole(judge: CountingJudge, home: Path, seconds: float, *, at_once: int) -> bool:
+    """What the endpoint saw, over all runs. A kill may cost ``at_once`` calls, whatever was in flight at its moment:
+    those whom it kills indirectly die a little later. The death of a rank costs none."""
     killed = Counter(kill.part for kill in judge.kills)
     repeated, unexplained = judge.repeated, judge.unexplained()
     late = sum(log.read_text(errors="replace").count("the commit is refused") for log in home.glob("ray/**/*.err"))
@@ -81,6 +82,6 @@ def count_whole(judge: CountingJudge, home: Path, seconds: float) -> bool:
     print(
         f"{len(judge.calls)} calls answered for {len(judge.questions)} questions: {len(repeated)} paid twice,", end=" "
     )
-    print(f"of {judge.allowance} in flight at the kills; {len(unexplained)} of them not in flight")
+    print(f"with {judge.in_flight_at_kills} in flight at the kills; {len(unexplained)} not in flight when their caller died")
     print(f"{late} late commits refused", flush=True)
-    return not unexplained and len(repeated) <= judge.allowance
+    return not unexplained and len(repeated) <= at_once * (len(judge.kills) - killed["rank"])

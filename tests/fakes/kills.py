@@ -87,7 +87,7 @@ class CountingJudge(JudgeServer):
         return {call.question for call in self.calls}
 
     @property
-    def allowance(self) -> int:
+    def in_flight_at_kills(self) -> int:
         """Calls in flight at all kills together."""
         return sum(kill.in_flight for kill in self.kills)
 

@@ -133,7 +133,7 @@ async def test_one_worker_and_two_ask_for_the_same_orders(
                 await insert_outcomes(database.pool, window_id)
 
     async def judged(url: str, *flags: str) -> tuple[Any, ...]:
-        home = tmp_path / parse_connection_url(url).database
+        home = tmp_path / str(parse_connection_url(url).database)
         with JudgeServer(otherwise=honest(by_profit_and_place)) as server:
             result = await Judging(url, home, server).result(*flags)
         async with open_database(url, home) as database:

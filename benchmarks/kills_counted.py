@@ -80,8 +80,9 @@ def count_whole(judge: CountingJudge, home: Path, seconds: float, *, at_once: in
     parts = ", ".join(f"{n} {part}" for part, n in killed.most_common())
     print(f"{len(judge.kills)} kills in {seconds:.0f} s ({parts})")
     print(
-        f"{len(judge.calls)} calls answered for {len(judge.questions)} questions: {len(repeated)} paid twice,", end=" "
+        f"{len(judge.calls)} calls answered for {len(judge.questions)} questions, {len(repeated)} paid twice:", end=" "
     )
-    print(f"with {judge.in_flight_at_kills} in flight at the kills; {len(unexplained)} not in flight when their caller died")
+    print(f"{len(unexplained)} that were not in flight when their caller died.", end=" ")
+    print(f"{judge.in_flight_at_kills} were in flight at the moments of the kills")
     print(f"{late} late commits refused", flush=True)
     return not unexplained and len(repeated) <= at_once * (len(judge.kills) - killed["rank"])

@@ -1,7 +1,7 @@
 """kill -9 of workers, raylets, ranks and drivers at random moments of work, hundreds of times; then what it cost.
 
-    python benchmarks/kills.py --kills 200 --seed 1      # 20 to 25 minutes on two quiet cores
-    python benchmarks/kills.py --kills 20                # a few minutes
+    python benchmarks/kills.py --kills 200 --seed 1
+    python benchmarks/kills.py --kills 20 --windows 100 --training-windows 40
 
 Three runs, killed and started again until their work is done, with a judge behind real HTTP that counts its calls:
 

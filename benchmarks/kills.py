@@ -1,10 +1,21 @@
-"""kill -9 of workers, of Ray's daemons, of what places the workers and of the driver, at random, hundreds of times.
+"""kill -9 of workers, raylets, ranks and drivers at random moments of work, hundreds of times; then what it cost.
 
-    python benchmarks/kills.py --kills 200
+    python benchmarks/kills.py --kills 200 --seed 1
+    python benchmarks/kills.py --kills 20 --windows 100 --training-windows 40
 
-A judge endpoint counts what it is asked. Printed at the end: questions asked more than once, how many of those had been
-in flight when something was killed (the price of a kill), groups without a verdict, and groups with two of one order.
-Fails if a question was paid for twice without a kill, or if anything is lost or counted twice.
+Three runs, killed and started again until their work is done, with a judge behind real HTTP that counts its calls:
+
+- **judging**: ``judge_windows.py --workers 2`` on a Ray that lives through it all; workers, drivers and what places the
+  workers are killed.
+- **own Ray**: the same command with a Ray of its own; raylets, the GCS and workers are killed.
+- **training**: ``train_mmo --workers 2 --train-workers 3`` with a tiny model; ranks, drivers and workers are killed,
+  ranks and drivers in the middle of a step.
+
+Each kill waits until work is under way (a call of the judge, a step), then a random moment longer. When the work of a
+run is done before its kills, it starts again with another judge, and more windows to train on.
+
+Printed at the end, and exit code 1 for any violation: calls paid twice beyond those that were in flight, verdicts that
+are missing, groups trained twice per use, groups that are neither trained nor left out for a reason.
 """
 
 from __future__ import annotations
@@ -18,152 +29,227 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import asyncpg
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from kills_campaign import Campaign, Moments, Process
+from kills_counted import count_judging, count_training, count_whole
 
 from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
-from tests.builders import NOW, hours_before, insert_window
-from tests.fakes.judge_server import JudgeServer
-from tests.fakes.kills import Count, kill
+from tests.builders import (
+    NOW,
+    hours_before,
+    insert_agents,
+    insert_outcomes,
+    insert_rows,
+    recorder_steps,
+    trajectory_row,
+)
+from tests.fakes.kills import CountingJudge
+from tests.fakes.ray_cluster import Cluster, running_cluster
+from tests.fakes.trainer_process import start as start_training
+from tests.tiny_model import tiny_model_directory
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGETS = ("worker",) * 6 + ("raylet", "gcs", "placer", "driver")
-"""Who is killed, by chance; workers more often, as they are in a cluster."""
+SHARES = {
+    "judging": {"worker": 80, "driver": 24, "placer": 10},
+    "own Ray": {"raylet": 14, "gcs": 6, "worker": 10},
+    "training": {"rank": 30, "driver": 20, "worker": 6},
+}
+"""Who is killed in which run, of 200: what is quickly replaced most often."""
+CALLS = 8
+"""In flight at most."""
+KINDS = sorted({part for shares in SHARES.values() for part in shares})
+
+
+def spread(kills: int, kinds: Sequence[str], chance: random.Random) -> dict[str, list[str]]:
+    """Whom to kill in each run, by SHARES, in an order by chance."""
+    all_of_them = [
+        (run, part) for run, shares in SHARES.items() for part, n in shares.items() for _ in range(n) if part in kinds
+    ]
+    chosen = [all_of_them[place * len(all_of_them) // kills] for place in range(kills)]
+    parts = {run: [part for one, part in chosen if one == run] for run in SHARES}
+    for wanted in parts.values():
+        chance.shuffle(wanted)
+    return parts
+
+
+async def insert_named_window(database: Database, window_id: str, *, agents: int, length: int = 1) -> None:
+    """A window of one group whose prompts name it, so that no two questions to the judge are the same, several times:
+    longer prompts make longer steps."""
+    prompt = f"It is hour {window_id} now. " * length
+    rows = [
+        trajectory_row(
+            f"agent-{number}",
+            window_id=window_id,
+            pnl=10.0 * number,
+            steps=recorder_steps(2, pnl=10.0 * number, prompt=prompt, response=f"BUY ACME {number}"),
+        )
+        for number in range(1, agents + 1)
+    ]
+    await insert_agents(database.pool, [row["agentId"] for row in rows])
+    await insert_rows(database.pool, "trajectories", rows)
+    await insert_outcomes(database.pool, window_id)
 
 
 @dataclass
-class Campaign:
-    """Lives of one command, killed again and again until enough kills were made; then one that may finish."""
+class Bench:
+    """What all three runs share."""
 
-    command: list[str]
-    environ: dict[str, str]
-    log: Path
+    home: Path
+    server: EmbeddedServer
+    judge: CountingJudge
+    options: argparse.Namespace
     chance: random.Random
-    count: Count
-    between: tuple[float, float]
-    until: float
-    """When to stop killing, however many were wanted, so that the rest can finish."""
-    lives: int = 0
-    endings: Counter[int] = field(default_factory=Counter)
+    began: float = field(default_factory=time.monotonic)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        self.lives += 1
-        with self.log.open("ab") as output:
-            return subprocess.Popen(self.command, env=self.environ, stdout=output, stderr=output, cwd=ROOT)
+    def say(self, what: str) -> None:
+        judge = self.judge
+        said = f"{judge.kills[-1].in_flight} calls in flight, {len(judge.calls)} asked, {len(judge.repeated)} repeated"
+        number = f"kill {len(judge.kills):3} of {self.options.kills}"
+        print(f"{time.monotonic() - self.began:6.0f} s  {number}: {what}; {said}", flush=True)
 
-    async def run(self, kills: int) -> None:
-        driver = self.start()
-        wanted = len(self.count.killed) + kills
-        while len(self.count.killed) < wanted and time.monotonic() < self.until:
-            if self.chance.random() < 0.9:  # otherwise also while it starts
-                await self.at_work(driver)
-            await asyncio.sleep(self.chance.uniform(*self.between))
-            if driver.poll() is None:
-                target = self.chance.choice(TARGETS)
-                if kill(driver, target, self.chance):
-                    self.count.killed.append((time.monotonic(), target))
-                    if target == "driver":
-                        driver.wait()
-                        driver = self.start()
-            else:
-                self.endings[driver.returncode] += 1
-                if driver.returncode == 0:
-                    break
-                driver = self.start()
-        await self.finish(driver)
+    def environ(self, database: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HINDSIGHT_", "JUDGE_"))}
+        ours = {"DATABASE_URL": self.server.url(database), "JUDGE_API_KEY": "k", "RAY_TMPDIR": str(self.home / "ray")}
+        return kept | ours | {"HINDSIGHT_WORKER_LEASE": f"{self.options.lease:g}s", "OMP_NUM_THREADS": "1"}
 
-    async def at_work(self, driver: subprocess.Popen[bytes], patience: float = 30.0) -> None:
-        """Until the judge is asked something new, or the driver ends."""
-        before, until = self.count.calls, time.monotonic() + patience
-        while self.count.calls == before and driver.poll() is None and time.monotonic() < until:
-            await asyncio.sleep(0.05)
+    def flags(self, name: str, cluster: Cluster | None) -> list[str]:
+        address = [] if cluster is None else ["--ray-address", cluster.address]
+        return [
+            *("--until", NOW.isoformat(), "--home", str(self.home / name), "--lookback", "60d"),
+            *("--workers", "2", *address, "--judge-base-url", self.judge.base_url),
+            *("--judge-concurrency", str(CALLS), "--judge-order-rule", "all", "--held-out-share", "0"),
+        ]
 
-    async def finish(self, driver: subprocess.Popen[bytes]) -> None:
-        for _ in range(5):
-            code = await asyncio.to_thread(driver.wait, 600)
-            self.endings[code] += 1
-            if code == 0:
-                return
-            driver = self.start()
-        raise SystemExit(f"the command does not finish: see {self.log}")
+    async def create(self, database: str) -> None:
+        admin = await asyncpg.connect(self.server.url())
+        await admin.execute(f"CREATE DATABASE {database}")
+        await admin.close()
 
+    async def judged(self, name: str, database: str, cluster: Cluster | None, wanted: list[str]) -> bool:
+        log = self.home / f"{database}.log"
 
-async def judging(
-    url: str, home: Path, kills: int, windows: int, delay: float, seed: int, lease: float, minutes: float
-) -> bool:
-    async with open_database(url, home, migrate=True) as database:
-        for window_id in hours_before(number=windows):
-            await insert_window(database.pool, window_id, agents=8)
-        big = hours_before(number=windows + 1)[0]
-        await insert_window(database.pool, big, agents=600)
-        count = Count(delay)
-        with JudgeServer(otherwise=count.answer) as server:
-            flags = ["--until", NOW.isoformat(), "--home", str(home), "--lookback", "60d", "--workers", "2", "--json"]
-            flags += ["--judge-model", "judge", "--judge-base-url", server.base_url, "--judge-concurrency", "8"]
-            flags += ["--judge-order-rule", "all", "--held-out-share", "0"]
-            campaign = Campaign(
-                [sys.executable, str(ROOT / "scripts" / "judge_windows.py"), *flags],
-                {**os.environ, "DATABASE_URL": url, "JUDGE_API_KEY": "k", "HINDSIGHT_WORKER_LEASE": f"{lease:g}s"},
-                home / "judging.log",
-                random.Random(seed),
-                count,
-                (0.1, 1.5),
-                time.monotonic() + 60 * minutes,
-            )
-            await campaign.run(kills)
-        return await told(database, count, campaign, windows + 75)
+        def start(number: int) -> Process:
+            command = [sys.executable, str(ROOT / "scripts" / "judge_windows.py"), "--json"]
+            with log.open("ab") as output:
+                return subprocess.Popen(
+                    [*command, *self.flags(database, cluster), "--judge-model", f"{database}-{number}"],
+                    env=self.environ(database),
+                    stdout=subprocess.DEVNULL,
+                    stderr=output,
+                    cwd=ROOT,
+                )
 
+        windows = self.options.windows
+        await self.create(database)
+        async with open_database(self.server.url(database), self.home, migrate=True) as opened:
+            for window_id in hours_before(number=windows):
+                await insert_named_window(opened, window_id, agents=4)
+            moments = Moments(self.judge, opened)
+            campaign = Campaign(name, start, moments, self.chance, cluster, log, self.say)
+            await campaign.run(wanted)
+            print_lives(campaign)
+            return await count_judging(opened, name, expected=2 * windows * campaign.rounds)
 
-async def told(database: Database, count: Count, campaign: Campaign, groups: int) -> bool:
-    stored: list[Any] = await database.pool.fetch(
-        "SELECT verdict_key, count(*) AS orders, count(DISTINCT order_number) AS distinct_orders"
-        " FROM hindsight.verdicts GROUP BY 1"
-    )
-    killed = Counter(target for _, target in count.killed)
-    print(f"{len(count.killed)} kills ({', '.join(f'{n} {t}' for t, n in killed.most_common())})")
-    print(f"{campaign.lives} lives of the driver, exit codes {dict(campaign.endings)}")
-    print(f"{count.calls} calls for {len(count.asked)} questions: {len(count.repeated)} asked again, ", end="")
-    rate = len(count.repeated) / max(1, len(count.killed))
-    print(f"{rate:.2f} a kill; not in flight at one: {len(count.unexplained())}")
-    missing = groups - len(stored)
-    twice = sum(row["orders"] != row["distinct_orders"] for row in stored)
-    print(f"{len(stored)} of {groups} groups have a verdict, {twice} more than one of an order; lost: {missing}")
-    return not count.unexplained() and not missing and not twice
+    async def trained(self, cluster: Cluster, wanted: list[str]) -> bool:
+        log, tiny = self.home / "training.log", tiny_model_directory(self.home / "tiny")
+
+        def start(number: int) -> Process:
+            argv = [
+                *(*self.flags("training", cluster), "--judge-model", f"training-{number}"),
+                *("--base-model", str(tiny), "--backend", "cpu", "--threads", "1", "--lora-rank", "2"),
+                *("--train-workers", "3", "--groups-per-step", "4", "--min-spread", "0", "--keep-checkpoints", "0"),
+                *("--no-promote", "--stop-on", "off", "--undo-on", "off"),
+            ]
+            return start_training(argv, self.environ("training"), log)
+
+        windows = self.options.training_windows
+        await self.create("training")
+        async with open_database(self.server.url("training"), self.home, migrate=True) as opened:
+
+            async def add_windows(number: int) -> None:
+                for window_id in hours_before(number=number * windows)[:windows]:
+                    await insert_named_window(opened, window_id, agents=8, length=8)
+
+            await add_windows(1)
+            moments = Moments(self.judge, opened)
+            campaign = Campaign("training", start, moments, self.chance, cluster, log, self.say, True, add_windows)
+            await campaign.run(wanted)
+            print_lives(campaign)
+            return await count_training(opened, self.home / "training")
 
 
-async def main() -> int:
+def print_lives(campaign: Campaign) -> None:
+    print(f"{campaign.name}: {campaign.lives} lives of the driver, {campaign.rounds} times all of the work;", end=" ")
+    print(f"ended by itself with {dict(campaign.endings)}", flush=True)
+
+
+async def campaigns(bench: Bench, wanted: dict[str, list[str]]) -> bool:
+    good = True
+    with ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster({"RAY_TMPDIR": str(bench.home / "ray")}))
+        if wanted["judging"]:
+            good &= await bench.judged("judging", "judging", cluster, wanted["judging"])
+        if wanted["training"]:
+            good &= await bench.trained(cluster, wanted["training"])
+    if wanted["own Ray"]:
+        good &= await bench.judged("own Ray", "own_ray", None, wanted["own Ray"])
+    return good & count_whole(bench.judge, bench.home, time.monotonic() - bench.began, at_once=CALLS)
+
+
+def left_behind(home: Path) -> list[psutil.Process]:
+    """Processes of Ray that outlived those who started them."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if str(home / "ray") in words:
+            found.append(process)
+    return found
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--windows", type=int, default=300)
-    parser.add_argument("--delay", type=float, default=1.5, help="seconds of one judge call")
-    parser.add_argument("--lease", type=float, default=5.0, help="seconds of a worker's lease")
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop killing after this long")
-    arguments = parser.parse_args()
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these parts are killed")
+    parser.add_argument("--windows", type=int, default=400, help="of a round of judging")
+    parser.add_argument("--training-windows", type=int, default=80, help="of a round of training")
+    parser.add_argument("--delay", type=float, default=0.3, help="seconds of one judge call")
+    parser.add_argument("--lease", type=float, default=3.0, help="seconds of a worker's lease")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and database, and name it")
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
     home = Path(tempfile.mkdtemp(prefix="kills-"))
     server = EmbeddedServer(home / "postgres", options={"fsync": "off", "max_connections": "200"})
     server.start()
     try:
-        good = await judging(
-            server.url(),
-            home,
-            arguments.kills,
-            arguments.windows,
-            arguments.delay,
-            arguments.seed,
-            arguments.lease,
-            arguments.minutes,
-        )
+        with CountingJudge(options.delay) as judge:
+            bench = Bench(home, server, judge, options, chance)
+            good = asyncio.run(campaigns(bench, spread(options.kills, options.kinds, chance)))
     finally:
         server.stop()
-        shutil.rmtree(home, ignore_errors=True)
+        for process in left_behind(home):
+            process.kill()
+        if options.keep:
+            print(f"kept: {home}")
+        else:
+            shutil.rmtree(home, ignore_errors=True)
     return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(main())

@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 _TRAJECTORY = re.compile(r'<trajectory id="([^"]+)">\n(.*)\n</trajectory>')
 _TRUTH = re.compile(r"<ground_truth[^>]*>\n(.*)\n</ground_truth>")
@@ -370,7 +370,7 @@ class JudgeServer:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def __enter__(self) -> JudgeServer:
+    def __enter__(self) -> Self:
         self._thread.start()
         self._ready.wait(10)
         return self

@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.quality import Reason
 from data_bridge.window_ids import normalise
@@ -337,13 +339,11 @@ def _as_json(window: WindowVerdicts, world: World) -> dict[str, Any]:
 
 
 def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: JudgeUsage, *, priced: bool) -> None:
-    from dataclasses import asdict
-
     from trainer.judge.open import describe
 
     result = {
-        "judge": asdict(identity) | {"sentence": describe(identity)},
+        "judge": msgspec.to_builtins(identity) | {"sentence": describe(identity)},
         "windows": sorted(windows, key=lambda window: str(window["window"])),
-        "usage": asdict(usage) | ({} if priced else {"cost_usd": None}),
+        "usage": msgspec.to_builtins(usage) | ({} if priced else {"cost_usd": None}),
     }
     say_json(result)

@@ -22,9 +22,11 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
@@ -155,8 +157,14 @@ _FOLLOWERS = dict(
 """For each letter, those that often follow it in English."""
 
 
+@cache
 def _costs() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Thirds of a token for a byte (low half of the index) after another (high half)."""
+    """Thirds of a token for a byte (low half of the index) after another (high half).
+
+    numpy is imported where tokens are counted: a driver whose workers judge never does.
+    """
+    import numpy as np
+
     costs = np.full((256, 256), THIRDS_PER_TOKEN, np.uint8)
     costs[:, list(string.whitespace.encode())] = 1
     costs[:, 0x80:0xE0], costs[:, 0xE0:0xF0], costs[:, 0xE3:0xEE], costs[:, 0xF0:] = 2, 5, 3, 6
@@ -173,7 +181,6 @@ def _costs() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return costs.ravel()
 
 
-_COSTS = _costs()
 _SPACE = 0x20
 
 
@@ -182,11 +189,13 @@ def thirds(text: str) -> int:
 
     The size of texts that are joined by punctuation or spaces is at most the sum of theirs.
     """
+    import numpy as np
+
     encoded = np.frombuffer(b" " + text.encode(errors="replace") + b" ", np.uint8)  # it may have a lone surrogate
     pairs = encoded[:-2].astype(np.uint16) << 8 | encoded[1:-1]
     spaces = encoded == _SPACE
     single = np.count_nonzero(spaces[:-2] & ~spaces[1:-1] & spaces[2:])  # a word of one letter is a whole token
-    return int(_COSTS[pairs].sum(dtype=np.int64)) + int(single)
+    return int(_costs()[pairs].sum(dtype=np.int64)) + int(single)
 
 
 def count_tokens(text: str) -> int:

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -110,7 +111,7 @@ class Workers:
         """Every unit's result, in the order of ``units``, of which a bounded number is handed out ahead."""
         source, ahead = iter(units), deque[int]()
         while True:
-            more = [unit for unit, _ in zip(source, range(self._ahead - len(ahead)), strict=False)]
+            more = list(islice(source, self._ahead - len(ahead)))
             ahead.extend(range(self.added, self.added + len(more)))
             await self.add(more)
             if not ahead:

@@ -7,9 +7,11 @@ environment that the cluster gives its processes (a Kubernetes secret, for examp
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +28,8 @@ from data_bridge.worlds.load import load_world
 from trainer.config.sections import JudgeSecrets, JudgeSettings
 from trainer.config.settings import written_duration
 
+_BEING_WRITTEN = 60.0
+"""Seconds in which a file may have no lock yet."""
 _DATABASE_URL, _KEYS = "DATABASE_URL", {"judge_api_key": "JUDGE_API_KEY", "openai_api_key": "OPENAI_API_KEY"}
 
 
@@ -108,18 +112,32 @@ class WorkerSecrets:
 
 @contextmanager
 def secrets_file(folder: Path, name: str, database_url: str, judge: JudgeSecrets) -> Iterator[Path]:
-    """A file with the secrets of one job, for this user only, while the block runs."""
+    """A file with the secrets of one job, for this user only, while the block runs.
+
+    Drivers that were killed could not delete theirs: this removes them. A lock on the file says that its driver lives.
+    """
     make_private(folder)
+    _remove_left_behind(folder)
     path = folder / f"{name}.env"
     keys = {variable: getattr(judge, field) for field, variable in _KEYS.items()}
     lines = [f"{_DATABASE_URL}={_quoted(database_url)}"]
     lines += [f"{variable}={_quoted(key.get_secret_value())}" for variable, key in keys.items() if key is not None]
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         file.write("\n".join(lines) + "\n")
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+        file.flush()
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _remove_left_behind(folder: Path) -> None:
+    for path in folder.glob("*.env"):
+        with suppress(OSError), path.open() as file:  # another may remove it, or hold it
+            if time.time() - path.stat().st_mtime > _BEING_WRITTEN:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def secrets_from(path: str, environ: Mapping[str, str]) -> WorkerSecrets:

@@ -15,6 +15,7 @@ import uuid
 from contextlib import AsyncExitStack
 from copy import deepcopy
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -75,13 +76,20 @@ async def work(job_id: str, place: int, secrets_path: str) -> None:
             )
         )
         longest = settings.judge_timeout * settings.judge_attempts * settings.judge_orders * settings.judge_passes
-        worker = Worker(job, holder, units, section, WindowReader(database, section.rules()), judge, judge.usage)
+        reader = WindowReader(database, section.rules())
+        worker = Worker(job, holder, units, section, reader, judge, judge.usage, shares.calls)
         await worker.run(database, longest)
 
 
 def share_of(calls: int, workers: int, place: int) -> int:
     """The part of the calls in flight of worker ``place`` (from 0): together they are ``calls``, each at least one."""
     return max(1, calls // workers + (place < calls % workers))
+
+
+def more_units(units: int, groups: int, calls: int) -> int:
+    """How many units to claim with ``units`` of ``groups`` groups in hand: enough to keep ``calls`` in flight where
+    units are small, but only a few at once, since the next ones may be large."""
+    return min(_CLAIMED_AT_ONCE, max(_CLAIMED_AT_ONCE - units, calls - groups))
 
 
 class Worker:
@@ -96,6 +104,7 @@ class Worker:
         reader: WindowReader,
         judge: Judge,
         usage: JudgeUsage,
+        calls: int,
     ) -> None:
         self._job = job
         self._holder = holder
@@ -104,6 +113,8 @@ class Worker:
         self._reader = reader
         self._judge = judge
         self._usage = usage
+        self._calls = calls
+        self._groups = 0
         self._told = deepcopy(usage)
         self._at_work: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._tally = FailureTally()
@@ -116,8 +127,9 @@ class Worker:
         beating = asyncio.create_task(self._keep(), name="heartbeat of the worker")
         try:
             while self._is_open:
-                if len(self._at_work) < _CLAIMED_AT_ONCE and not beating.done():
-                    await self._take(ledger, longest_call)
+                wanted = more_units(len(self._at_work), self._groups, self._calls)
+                if wanted > 0 and not beating.done():
+                    await self._take(wanted, ledger, longest_call)
                 if beating.done():
                     beating.result()
                 waiting = [*self._at_work.values(), beating]
@@ -129,12 +141,16 @@ class Worker:
                 task.cancel()
             await asyncio.gather(beating, *left, return_exceptions=True)
 
-    async def _take(self, ledger: Ledger, longest_call: timedelta) -> None:
-        for claim in await self._units.claim(self._job.job_id, self._holder, _CLAIMED_AT_ONCE - len(self._at_work)):
-            name = (claim.number, claim.fence)
+    async def _take(self, wanted: int, ledger: Ledger, longest_call: timedelta) -> None:
+        for claim in await self._units.claim(self._job.job_id, self._holder, wanted):
             task = asyncio.create_task(self._do(claim, ledger, longest_call), name=f"unit {claim.number}")
-            self._at_work[name] = task
-            task.add_done_callback(lambda _, name=name: self._at_work.pop(name, None))  # type: ignore[misc]
+            self._at_work[claim.number, claim.fence] = task
+            self._groups += len(claim.unit.planned.groups)
+            task.add_done_callback(partial(self._put_down, claim))
+
+    def _put_down(self, claim: UnitClaim, _: asyncio.Task[None]) -> None:
+        del self._at_work[claim.number, claim.fence]
+        self._groups -= len(claim.unit.planned.groups)
 
     async def _do(self, claim: UnitClaim, ledger: Ledger, longest_call: timedelta) -> None:
         """One unit; its result, or the fault that ends the job, is committed unless the unit is somebody else's."""

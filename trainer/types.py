@@ -389,8 +389,7 @@ class TrainingBackend(Protocol):
     async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
         """After a crash: the result of a batch that was submitted, waiting for its job if it still runs.
 
-        None if the backend never received the batch or reports that it failed, so that it may be sent again.
-        BackendError if that is not known yet.
+        None if the backend never received it or says that it failed: it may be sent again. BackendError if not known.
         """
         ...
 

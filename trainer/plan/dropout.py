@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,12 +66,10 @@ def rate_for(total: int, settings: DropoutSettings) -> float:
 
 
 def plan_dropout(members: Sequence[Droppable], settings: DropoutSettings, seed: int) -> DropoutPlan:
-    """What a run over ``members`` (all grouped trajectories, an agent at most once in a group) leaves out."""
-    everyone, groups = Members(seed), dict[str, int]()
-    for member in members:
-        if member.group_id not in groups:
-            groups[member.group_id] = everyone.new_group(member.group_id)
-        everyone.add(groups[member.group_id], member.trajectory_id, member.agent_id)
+    """What a run over ``members``, group by group, leaves out; an agent is at most once in a group."""
+    everyone = Members(seed)
+    for group_id, own in groupby(members, lambda member: member.group_id):
+        everyone.add_group(group_id, ((member.trajectory_id, member.agent_id) for member in own))
     thinning = everyone.thinned(settings)
     left_out = (one.trajectory_id for one, is_out in zip(members, thinning.is_dropped, strict=True) if is_out)
     return DropoutPlan(thinning.rate, len(members), frozenset(left_out))
@@ -88,14 +87,12 @@ class Members:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def new_group(self, group_id: str) -> int:
-        """The number of the next group."""
+    def add_group(self, group_id: str, members: Iterable[tuple[str, str]]) -> None:
+        """The next group, with the trajectory id and agent id of each member."""
+        for trajectory_id, agent_id in members:
+            self._groups.append(len(self._names))
+            self._keys += shuffle_key(self.seed, agent_id) + shuffle_key(self.seed, trajectory_id)
         self._names.append(group_id)
-        return len(self._names) - 1
-
-    def add(self, group: int, trajectory_id: str, agent_id: str) -> None:
-        self._groups.append(group)
-        self._keys += shuffle_key(self.seed, agent_id) + shuffle_key(self.seed, trajectory_id)
 
     def thinned(self, settings: DropoutSettings) -> Thinning:
         """What a run over these members leaves out."""

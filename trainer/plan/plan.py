@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -249,35 +249,40 @@ def make_plan(
             excluded.extend(Exclusion(one.trajectory_id, one.agent_id, window.window_id, *why) for one in window.usable)
             continue
         parts = partition(window.usable, settings, seed, world)
-        groups: list[tuple[str, tuple[_Member, ...]]] = []
-        for number, own in enumerate(parts.groups, start=1):
-            name = group_id(window.window_id, number)
-            groups.append((name, tuple(_Member(one.trajectory_id, one.agent_id) for one in own)))
-            place = members.new_group(name)
-            for one in own:
-                members.add(place, one.trajectory_id, one.agent_id)
-        formed.append(_Formed(window.window_id, window.hours, tuple(groups)))
+        groups = tuple(
+            (group_id(window.window_id, number), tuple(_Member(one.trajectory_id, one.agent_id) for one in own))
+            for number, own in enumerate(parts.groups, start=1)
+        )
+        formed.append(_Formed(window.window_id, window.hours, groups))
+        for name, own in groups:
+            members.add_group(name, ((one.trajectory_id, one.agent_id) for one in own))
         excluded.extend(
             Exclusion(left.trajectory_id, left.agent_id, window.window_id, reason) for left, reason in parts.left_out
         )
-    thinning, total = members.thinned(settings), len(members)
-    del members
-    planned, is_dropped = Spooled(PlannedWindow), iter(thinning.is_dropped)
-    for formed_window in formed:
-        kept: list[PlannedGroup] = []
-        for name, everyone in formed_window.groups:
-            judged: list[str] = []
-            for one in everyone:
-                if next(is_dropped):
-                    where = formed_window.window_id
-                    excluded.append(Exclusion(one.trajectory_id, one.agent_id, where, Reason.DROPOUT))
-                else:
-                    judged.append(one.trajectory_id)
-            kept.append(PlannedGroup(name, tuple(judged)))
-        if kept:
-            planned.append(PlannedWindow(formed_window.window_id, formed_window.hours, tuple(kept)))
+    thinning, planned = members.thinned(settings), Spooled(PlannedWindow)
+    is_dropped = iter(thinning.is_dropped)
+    for one_formed in formed:
+        kept, dropped = _thinned(one_formed, is_dropped)
+        excluded.extend(dropped)
+        if kept.groups:
+            planned.append(kept)
     excluded.extend(also_excluded)
-    return RunPlan(planned, excluded, thinning.rate, total)
+    return RunPlan(planned, excluded, thinning.rate, len(members))
+
+
+def _thinned(window: _Formed, is_dropped: Iterator[int]) -> tuple[PlannedWindow, list[Exclusion]]:
+    """The window without the members for which ``is_dropped`` is not 0, of which it takes one for each."""
+    groups: list[PlannedGroup] = []
+    dropped: list[Exclusion] = []
+    for name, members in window.groups:
+        kept: list[str] = []
+        for one in members:
+            if next(is_dropped):
+                dropped.append(Exclusion(one.trajectory_id, one.agent_id, window.window_id, Reason.DROPOUT))
+            else:
+                kept.append(one.trajectory_id)
+        groups.append(PlannedGroup(name, tuple(kept)))
+    return PlannedWindow(window.window_id, window.hours, tuple(groups)), dropped
 
 
 def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -> Grouped:

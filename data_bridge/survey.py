@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_bridge.discovery import WindowRef
+from data_bridge.long_list import LongList
 from data_bridge.models import DECISIONS, NO_DOUBTS, AgentTrajectory, FactDoubts
 from data_bridge.quality import Exclusion, Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
-from data_bridge.spooled import Spooled
 from data_bridge.survey_types import WindowSummary
 from data_bridge.window_parts import summaries
 
@@ -67,7 +67,7 @@ async def survey(
     window with the number of windows done and the total, ``on_read`` with each trajectory that could be read.
     """
     found = [ref for ref in await reader.discover(everything=True) if is_wanted is None or is_wanted(ref.window_id)]
-    found_summaries = Spooled(WindowSummary)
+    found_summaries = LongList(WindowSummary)
     how: dict[str, Any] = {"is_measured": is_measured, "with_gains": with_gains, "on_read": on_read}
     async with (
         aclosing(reader.stream_parts(found)) as parts,

@@ -22,8 +22,8 @@ import msgspec
 
 from data_bridge.authorship import Served
 from data_bridge.database import Database
+from data_bridge.long_list import LongList
 from data_bridge.quality import Exclusion, Reason
-from data_bridge.spooled import Spooled
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
 from trainer.ledger.carried import carried_by
 from trainer.ledger.events import EventKind, tell
@@ -196,9 +196,9 @@ class Ledger(BatchLedger):
         update = "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1"
         await self._pool.execute(update, run_id, as_json(loop))
 
-    async def open_windows(self, run_id: str) -> Spooled[PlannedWindow]:
+    async def open_windows(self, run_id: str) -> LongList[PlannedWindow]:
         """The run's windows in order with the groups that are neither in a durable batch nor permanently left out."""
-        found = Spooled(PlannedWindow)
+        found = LongList(PlannedWindow)
         async for window, settled in self._planned_windows(run_id):
             groups = tuple(group for group in window.groups if not _is_closed(group, settled))
             if groups:

@@ -21,7 +21,7 @@ from trainer.plan.grouping import shuffle_key
 from trainer.types import MIN_GROUP
 
 _UNIT = 10**9  # shares are counted in whole billionths, so that sums are exact
-Numbers = NDArray[np.int64]
+Numbers = NDArray[np.signedinteger]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +95,34 @@ class Members:
         self._names.append(group_id)
 
     def thinned(self, settings: DropoutSettings) -> Thinning:
-        """What a run over these members leaves out."""
+        """What a run over these members leaves out. Asked once: what is no longer needed is let go on the way."""
         rate = rate_for(len(self), settings)
         if rate <= 0 or not self._groups:
             return Thinning(rate, bytes(len(self)))
-        groups = np.frombuffer(self._groups, dtype=np.intc)
+        groups: Numbers = np.frombuffer(self._groups, dtype=np.intc)
         sizes = np.maximum(np.bincount(groups, minlength=len(self._names)), 1)
         room = np.maximum(sizes - MIN_GROUP, 0)
         shares = (_UNIT * np.minimum(rate, room / sizes)).astype(np.int64)
-        # A digest is 16 bytes, and numpy compares byte strings of one length as memory.
-        keys = np.frombuffer(self._keys, dtype="S32")
-        walk = np.argsort(keys, kind="stable")
-        agent_keys = keys.view("S16")[::2][walk]
-        agents = np.empty(len(self), dtype=np.int64)
-        agents[walk] = np.concatenate([[0], np.cumsum(agent_keys[1:] != agent_keys[:-1])])
+        walk, agents = self._walk()
         dropped = np.zeros(len(self), dtype=np.bool_)
         dropped[walk] = self._every_nth(shares[groups[walk]])
+        del walk
         exchanges = _Exchanges.among(groups, agents, shares, room, dropped)
-        for group in sorted(np.flatnonzero(exchanges.overfull()).tolist(), key=self._names.__getitem__):
+        for group in sorted(exchanges.overfull(), key=self._names.__getitem__):
             exchanges.make_room(group)
         return Thinning(rate, bytes(exchanges.dropped))
+
+    def _walk(self) -> tuple[Numbers, Numbers]:
+        """The members agent by agent, in an order by chance; and a number for the agent of each member."""
+        # A digest is 16 bytes, and numpy compares byte strings of one length as memory.
+        keys = np.frombuffer(self._keys, dtype="S32")
+        self._keys = bytearray()
+        walk = np.argsort(keys, kind="stable").astype(np.intc)
+        own = keys.view("S16")[::2][walk]
+        del keys
+        agents = np.zeros(len(self), dtype=np.intc)
+        agents[walk[1:]] = np.cumsum(own[1:] != own[:-1], dtype=np.intc)
+        return walk, agents
 
     def _every_nth(self, walked: Numbers) -> NDArray[np.bool_]:
         """Systematic sampling: go through all members, agent by agent, and drop one each time the shares add up to one.
@@ -122,8 +130,8 @@ class Members:
         So every agent, and the run as a whole, loses its share rounded down or up.
         """
         start = int.from_bytes(shuffle_key(self.seed, "start of the walk")[:8], "big") % _UNIT
-        filled = start + np.cumsum(walked)
-        return np.asarray(filled // _UNIT > (filled - walked) // _UNIT)
+        full = (start + np.cumsum(walked)) // _UNIT
+        return np.diff(full, prepend=0) > 0
 
 
 @dataclass(slots=True)
@@ -157,7 +165,7 @@ class _Exchanges:
 
     @classmethod
     def among(
-        cls, groups: NDArray[np.intc], agents: Numbers, shares: Numbers, room: Numbers, dropped: NDArray[np.bool_]
+        cls, groups: Numbers, agents: Numbers, shares: Numbers, room: Numbers, dropped: NDArray[np.bool_]
     ) -> _Exchanges:
         due = np.zeros(int(agents.max()) + 1, dtype=np.int64)
         np.add.at(due, agents, shares[groups])
@@ -171,9 +179,9 @@ class _Exchanges:
             _integers(due // _UNIT),
         )
 
-    def overfull(self) -> NDArray[np.bool_]:
+    def overfull(self) -> list[int]:
         """Groups that have lost more than they have room for."""
-        return np.asarray(np.frombuffer(self.losses, np.intc) > np.frombuffer(self.room, np.intc))
+        return [group for group, lost in enumerate(self.losses) if lost > self.room[group]]
 
     def make_room(self, group: int) -> None:
         while self.losses[group] > self.room[group]:
@@ -229,14 +237,14 @@ class _Lists:
     begins: array[int]
 
     @classmethod
-    def of(cls, numbers: NDArray[np.signedinteger], count: int) -> _Lists:
-        members = memoryview(_integers(np.argsort(numbers, kind="stable")))
-        return cls(members, _integers(np.searchsorted(np.sort(numbers), np.arange(count + 1))))
+    def of(cls, numbers: Numbers, count: int) -> _Lists:
+        begins = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=count))])
+        return cls(memoryview(_integers(np.argsort(numbers, kind="stable"))), _integers(begins))
 
     def of_one(self, number: int) -> memoryview[int]:
         return self.members[self.begins[number] : self.begins[number + 1]]
 
 
-def _integers(numbers: NDArray[np.signedinteger]) -> array[int]:
+def _integers(numbers: Numbers) -> array[int]:
     """As what Python reads fast, one by one."""
-    return array("i", numbers.astype(np.intc).tobytes())
+    return array("i", numbers.astype(np.intc, copy=False).tobytes())

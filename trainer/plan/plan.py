@@ -19,9 +19,9 @@ from typing import Protocol
 from data_bridge.database import Database
 from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
+from data_bridge.long_list import LongList, Picked
 from data_bridge.quality import CheckedWindow, Exclusion, Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
-from data_bridge.spooled import Picked, Spooled
 from data_bridge.survey import Survey, survey
 from data_bridge.window_ids import start_of
 from data_bridge.worlds.market import MARKET
@@ -242,7 +242,7 @@ def make_plan(
     also_excluded: Iterable[Exclusion] = (),
 ) -> RunPlan:
     """Group every window that is not held out, then apply the dropout that follows from the totals."""
-    formed, excluded, members = Spooled(_Formed), Spooled(Exclusion), Members(seed)
+    formed, excluded, members = LongList(_Formed), LongList(Exclusion), Members(seed)
     for window in windows:
         if window.window_id in held_out.reasons:
             why = held_out.reasons[window.window_id]
@@ -259,7 +259,7 @@ def make_plan(
         excluded.extend(
             Exclusion(left.trajectory_id, left.agent_id, window.window_id, reason) for left, reason in parts.left_out
         )
-    thinning, planned = members.thinned(settings), Spooled(PlannedWindow)
+    thinning, planned = members.thinned(settings), LongList(PlannedWindow)
     is_dropped = iter(thinning.is_dropped)
     for one_formed in formed:
         kept, dropped = _thinned(one_formed, is_dropped)
@@ -321,4 +321,4 @@ def in_training_order(windows: Iterable[PlannedWindow], seed: int) -> Picked[Pla
     def place(window: PlannedWindow) -> bytes:
         return hashlib.blake2b(f"{seed}:{window.window_id}".encode(), digest_size=8).digest()
 
-    return Spooled(PlannedWindow, windows).sorted(place)
+    return LongList(PlannedWindow, windows).sorted(place)

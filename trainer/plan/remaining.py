@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from data_bridge.long_list import LongList
 from data_bridge.models import AgentTrajectory
 from data_bridge.quality import Exclusion, Reason
-from data_bridge.spooled import Spooled
 from data_bridge.survey_types import UsableTrajectory, WindowSummary
 from trainer.ledger.runs import Ledger
 from trainer.statistics.hold_out import OneHour
@@ -32,15 +32,15 @@ def row_name(row: UsableTrajectory | AgentTrajectory) -> tuple[str, str]:
 class Remaining:
     """The windows of a survey without the rows that the model is done with."""
 
-    windows: Spooled[WindowSummary] = field(default_factory=lambda: Spooled(WindowSummary))
+    windows: LongList[WindowSummary] = field(default_factory=lambda: LongList(WindowSummary))
     """Those with enough agents left."""
     hours: list[OneHour] = field(default_factory=list)
     """Their places in time."""
     trained_windows: set[str] = field(default_factory=set)
     decided_before: Counter[str] = field(default_factory=Counter)
-    again: Spooled[Exclusion] = field(default_factory=lambda: Spooled(Exclusion))
-    faults: Spooled[Exclusion] = field(default_factory=lambda: Spooled(Exclusion))
-    unusable: Spooled[Exclusion] = field(default_factory=lambda: Spooled(Exclusion))
+    again: LongList[Exclusion] = field(default_factory=lambda: LongList(Exclusion))
+    faults: LongList[Exclusion] = field(default_factory=lambda: LongList(Exclusion))
+    unusable: LongList[Exclusion] = field(default_factory=lambda: LongList(Exclusion))
 
     @property
     def excluded(self) -> Iterable[Exclusion]:

@@ -13,10 +13,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from data_bridge.discovery import WindowRef
+from data_bridge.long_list import LongList, Picked
 from data_bridge.models import Window
 from data_bridge.quality import Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
-from data_bridge.spooled import Picked, Spooled
 from data_bridge.survey_types import WindowSummary
 from data_bridge.window_parts import summaries
 from data_bridge.worlds.world import World
@@ -39,7 +39,7 @@ class WindowVerdicts:
     groups: int
     left_out: Counter[Reason]
     """Trajectories that were not judged, by reason."""
-    _results: Spooled[GroupResult]
+    _results: LongList[GroupResult]
     """Of all windows: a very large one has more than should be in memory."""
     _judged: array[int] = field(default_factory=lambda: array("Q"))
     _failed: array[int] = field(default_factory=lambda: array("Q"))
@@ -67,7 +67,7 @@ Parts = AsyncIterable[tuple[Window, bool]]
 
 
 def planned_of(
-    summary: WindowSummary, settings: GroupingSettings, seed: int, world: World, results: Spooled[GroupResult]
+    summary: WindowSummary, settings: GroupingSettings, seed: int, world: World, results: LongList[GroupResult]
 ) -> tuple[PlannedWindow, WindowVerdicts]:
     """The groups of a window by all of its rows, and the empty result that they are to fill, kept in ``results``."""
     parts = partition(summary.usable, settings, seed, world)
@@ -95,7 +95,7 @@ async def judge_windows(
     """Each window as soon as it is complete. JudgeError when the judge fails on too many groups."""
     open_windows: dict[str, WindowVerdicts] = {}
     empty: list[WindowVerdicts] = []
-    kept = Spooled(GroupResult)
+    kept = LongList(GroupResult)
 
     async def groups() -> AsyncGenerator[Group, None]:
         async for summary, checked in summaries(windows, reader.rules, is_measured=is_measured):
@@ -153,7 +153,7 @@ async def hand_out(
     is_measured: Measurable | None = None,
 ) -> HandedOut:
     """Plan every window over all of its rows, and put its units into the ledger; nobody begins before ``start``."""
-    handed, kept = HandedOut(), Spooled(GroupResult)
+    handed, kept = HandedOut(), LongList(GroupResult)
     async for summary, _ in summaries(windows, rules, is_measured=is_measured):
         planned, state = planned_of(summary, settings, seed, rules.world, kept)
         handed.windows[state.window_id] = state

@@ -23,6 +23,8 @@ _IN_MEMORY = 1_000_000
 """Bytes up to which no file is made: what most runs need."""
 _AT_ONCE = 250_000
 """Bytes read or written at a time."""
+_SHOWN = 1_000
+"""Items up to which all of them are in a repr: asyncio's debug mode writes one of every result."""
 
 
 class Lazy(Sequence[T], Generic[T]):
@@ -48,7 +50,7 @@ class Lazy(Sequence[T], Generic[T]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr(tuple(self))
+        return repr(tuple(self)) if len(self) <= _SHOWN else f"<{len(self)} items>"
 
     def sorted(self, key: Callable[[T], Any]) -> Picked[T]:
         """A view of the items in the order of their keys, of which alone all are in memory."""
@@ -56,7 +58,7 @@ class Lazy(Sequence[T], Generic[T]):
         return Picked(self, array("Q", sorted(range(len(keys)), key=keys.__getitem__)))
 
 
-class Spooled(Lazy[T]):
+class LongList(Lazy[T]):
     """Items of one type that msgspec knows: as many as the disk holds, in 8 bytes of memory each.
 
     ConfigurationError if the temporary file cannot be written.

@@ -79,7 +79,9 @@ def stage(name: str, imported: float, peaks: list[float]) -> Iterator[None]:
 async def measure(url: str, home: Path) -> bool:
     """As the driver: plan, store, read back, cut into units."""
     imported, peaks = status_mb("VmRSS"), list[float]()
-    settings = settings_from(TrainSettings, home=home, until=NOW.isoformat(), lookback="60d", judge="outcome")
+    settings = settings_from(
+        TrainSettings, home=home, until=NOW.isoformat(), lookback="60d", judge="outcome", min_windows=1
+    )
     async with open_database(url, home) as database:
         ledger = Ledger(database, home)
         with stage("plan", imported, peaks):

@@ -368,13 +368,12 @@ def _reopen(planned: Iterable[PlannedWindow], settled: dict[str, Reason | None],
 
 async def add_plan(connection: Any, run_id: str, plan: RunPlan) -> None:
     """Store the windows of ``plan``, and what it leaves out, as it is read: a large plan is never in memory."""
-    await connection.executemany(
-        "INSERT INTO hindsight.windows (run_id, window_id, hours, state, groups) VALUES ($1, $2, $3, $4, $5::jsonb)",
-        (
-            (run_id, window.window_id, window.hours, WindowState.PLANNED.value, as_json(window.groups))
-            for window in plan.windows
-        ),
+    insert = (
+        "INSERT INTO hindsight.windows (run_id, window_id, hours, state, groups) VALUES ($1, $2, $3, $4, $5::jsonb)"
     )
+    for window in plan.windows:  # one statement each: all of a large plan would exceed the time that one may take
+        groups = as_json(window.groups)
+        await connection.execute(insert, run_id, window.window_id, window.hours, WindowState.PLANNED.value, groups)
     await exclude_rows(connection, run_id, plan.excluded)
 
 

@@ -75,6 +75,7 @@ async def survey(
     ):
         async for summary, _ in windows:
             found_summaries.append(summary)
+            del summary  # before the next one is read
             if on_window is not None:
                 on_window(len(found_summaries), len(found))
     refs = tuple(ref for ref, summary in zip(found, found_summaries, strict=True) if summary.usable)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import Protocol
 
 from data_bridge.database import Database
@@ -138,7 +139,7 @@ async def look_ahead(
         known = await ledger.known_windows(run_id)
         open_windows = await ledger.open_windows(run_id)
     waits = {*known, *(consulted if run_id is not None else ())}
-    fresh = (window for window in surveyed.windows if window.window_id not in waits)
+    fresh = filter(lambda window: window.window_id not in waits, surveyed.windows)
     left = await without_done(fresh, ledger, model, reader.rules.min_agents)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
     before = {*known, *left.trained_windows}
@@ -183,7 +184,7 @@ class _Sizes:
 
 def _sizes(surveyed: Survey, windows: Iterable[PlannedWindow], excluded: Iterable[Exclusion]) -> tuple[_Sizes, _Sizes]:
     """What the judge reads, and what it need not read because of dropout; nothing of a window not ``surveyed``."""
-    place = {window.window_id: number for number, window in enumerate(surveyed.windows)}
+    place = {name: number for number, name in enumerate(map(attrgetter("window_id"), surveyed.windows))}
 
     def sizes(named: Iterable[tuple[str, Set[str]]]) -> _Sizes:
         found = _Sizes()
@@ -259,6 +260,7 @@ def make_plan(
         excluded.extend(
             Exclusion(left.trajectory_id, left.agent_id, window.window_id, reason) for left, reason in parts.left_out
         )
+        del window, parts, groups  # before the next one is read
     thinning, planned = members.thinned(settings), LongList(PlannedWindow)
     is_dropped = iter(thinning.is_dropped)
     for one_formed in formed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, repeat
 
 from data_bridge.long_list import LongList
 from data_bridge.models import AgentTrajectory
@@ -71,11 +71,12 @@ async def without_done(
         left.unusable.extend(_left_out_by_check(some, decided))
         left.trained_windows |= {window_id for window_id, _ in trained.values()}
         left.decided_before.update(reason.value for name, reason in decided.items() if name not in trained)
-        for window in some:
-            remaining = _remaining(window, done_with)
+        for remaining in map(_remaining, some, repeat(done_with)):
             if len(remaining.usable) >= min_agents:
                 left.windows.append(remaining)
-                left.hours.append(OneHour(window.window_id, window.hours))
+                left.hours.append(OneHour(remaining.window_id, remaining.hours))
+        some.clear()  # before the next windows are read
+        del remaining
     return left
 
 
@@ -86,6 +87,7 @@ def _portions(windows: Iterable[WindowSummary]) -> Iterator[list[WindowSummary]]
     for window in windows:
         some.append(window)
         rows += len(window.usable) + len(window.excluded)
+        del window
         if rows >= _LOOKED_UP_AT_ONCE:
             yield some
             some, rows = [], 0

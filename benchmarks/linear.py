@@ -43,7 +43,8 @@ from trainer.judge.prompt import OverContext, fit, load_rubric
 from trainer.judge.reply import BadReply, parse
 from trainer.judge.text import clean, count_tokens, encode
 from trainer.judge.view import view_of
-from trainer.plan.grouping import Droppable, partition, plan_dropout
+from trainer.plan.dropout import Droppable, plan_dropout
+from trainer.plan.grouping import partition
 from trainer.plan.plan import make_plan
 from trainer.train.backends.packing import best_clusters
 from trainer.types import Group

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 from data_bridge.discovery import WindowRef
+from data_bridge.long_list import LongList
 from data_bridge.models import DECISIONS, NO_DOUBTS, AgentTrajectory, FactDoubts
 from data_bridge.quality import Exclusion, Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
@@ -37,9 +37,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All windows of the lookback in order. ``refs`` points to those with usable rows, for reading them again."""
+    """All windows of the lookback in order, however many: they are not all in memory.
 
-    windows: tuple[WindowSummary, ...]
+    ``refs`` points to those with usable rows, for reading them again.
+    """
+
+    windows: Sequence[WindowSummary]
     refs: tuple[WindowRef, ...]
     totals: Totals
 
@@ -64,7 +67,7 @@ async def survey(
     window with the number of windows done and the total, ``on_read`` with each trajectory that could be read.
     """
     found = [ref for ref in await reader.discover(everything=True) if is_wanted is None or is_wanted(ref.window_id)]
-    found_summaries: list[WindowSummary] = []
+    found_summaries = LongList(WindowSummary)
     how: dict[str, Any] = {"is_measured": is_measured, "with_gains": with_gains, "on_read": on_read}
     async with (
         aclosing(reader.stream_parts(found)) as parts,
@@ -72,27 +75,29 @@ async def survey(
     ):
         async for summary, _ in windows:
             found_summaries.append(summary)
+            del summary  # before the next one is read
             if on_window is not None:
                 on_window(len(found_summaries), len(found))
     refs = tuple(ref for ref, summary in zip(found, found_summaries, strict=True) if summary.usable)
-    return Survey(tuple(found_summaries), refs, total(found_summaries))
+    return Survey(found_summaries, refs, total(found_summaries))
 
 
-def total(windows: list[WindowSummary]) -> Totals:
+def total(windows: Iterable[WindowSummary]) -> Totals:
+    """In one pass, as ``windows`` may have to be read from a file."""
     reasons: Counter[Reason] = Counter()
     examples: dict[Reason, Exclusion] = {}
+    number = usable_windows = trajectories = usable = judge_tokens = train_tokens = 0
+    doubts = NO_DOUBTS
     for window in windows:
+        number += 1
+        usable_windows += bool(window.usable)
+        trajectories += window.trajectories
+        usable += len(window.usable)
+        judge_tokens += window.judge_tokens
+        train_tokens += window.train_tokens
+        doubts = doubts.plus(window.outcomes.doubts)
         for exclusion in window.excluded:
             reasons[exclusion.reason] += 1
             examples.setdefault(exclusion.reason, exclusion)
-    return Totals(
-        windows=len(windows),
-        usable_windows=sum(bool(window.usable) for window in windows),
-        trajectories=sum(window.trajectories for window in windows),
-        usable=sum(len(window.usable) for window in windows),
-        judge_tokens=sum(window.judge_tokens for window in windows),
-        train_tokens=sum(window.train_tokens for window in windows),
-        reasons=dict(reasons.most_common()),
-        examples=examples,
-        doubts=reduce(FactDoubts.plus, (window.outcomes.doubts for window in windows), NO_DOUBTS),
-    )
+    shares = dict(reasons.most_common())
+    return Totals(number, usable_windows, trajectories, usable, judge_tokens, train_tokens, shares, examples, doubts)

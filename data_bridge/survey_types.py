@@ -26,7 +26,7 @@ class UsableTrajectory:
     content_hash: str = ""
     decisions: int = 0
     """Steps in which something was decided."""
-    gain: float | None = None
+    gain: float | int | None = None
     """What its decisions gained by the game's own prices; None if that was not asked for or is not known."""
 
 

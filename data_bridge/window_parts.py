@@ -56,8 +56,11 @@ async def summaries(
         so_far.append(summarise(rows, purposes, with_gains=with_gains))
         if is_last:
             whole = _whole(so_far, votes.hours, part.outcomes, rules)
-            yield (whole if is_measured is None else _measured(whole, unknown, is_measured)), None
+            if is_measured is not None:
+                whole = _measured(whole, unknown, is_measured)
             so_far, votes, unknown = [], HourVotes(), set()
+            yield whole, None
+            del whole
 
 
 def _whole(parts: Sequence[WindowSummary], hours: int, outcomes: WindowOutcomes, rules: Rules) -> WindowSummary:

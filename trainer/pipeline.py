@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -117,8 +117,7 @@ class Pipeline:
         """Train on ``windows``, whose rows ``refs`` locates. Interrupted if a stop is requested before the end."""
         awaited = Flow[AwaitedVerdict](self.judge_concurrency)
         batches = Flow[StepGroups](_BATCHES_AHEAD)
-        planned = {group.group_id for window in windows for group in window.groups}
-        self.progress.plan({window.window_id for window in windows}, planned)
+        self.progress.plan(windows)
         self.progress.doing("judging")
         try:
             async with asyncio.TaskGroup() as tasks, kept(self.lessons, self.stop):
@@ -126,7 +125,7 @@ class Pipeline:
                 units = units_of(zip(windows, refs, strict=True))
                 upstream = [
                     tasks.create_task(awaited.feed(partial(judging, units, awaited)), name="judge"),
-                    tasks.create_task(batches.feed(partial(self._batch, planned, awaited, batches)), name="batch"),
+                    tasks.create_task(batches.feed(partial(self._batch, windows, awaited, batches)), name="batch"),
                     tasks.create_task(self._watch_lock(), name="watch the lock"),
                 ]
                 await self._train(batches)
@@ -204,9 +203,11 @@ class Pipeline:
                 if done.unit.is_last:
                     await awaited.put(AwaitedVerdict(window.window_id, None))
 
-    async def _batch(self, planned: Set[str], awaited: Flow[AwaitedVerdict], batches: Flow[StepGroups]) -> None:
+    async def _batch(
+        self, windows: Sequence[PlannedWindow], awaited: Flow[AwaitedVerdict], batches: Flow[StepGroups]
+    ) -> None:
         """Collect judged groups into batches of one gradient step, those first that the last pass left over."""
-        for left_over in await self.carried.taken_up(planned):
+        for left_over in await self.carried.taken_up(windows):
             if (step := self.places.take(left_over, left_over.group)) is not None:
                 await batches.put(step)
         while (item := await awaited.take()) is not None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from data_bridge.errors import JudgeError
 from data_bridge.quality import Reason
-from trainer.types import Checkpoint, JudgedGroup, JudgeFailure
+from trainer.types import Checkpoint, JudgedGroup, JudgeFailure, PlannedWindow
 
 
 def counted(number: int, noun: str) -> str:
@@ -58,19 +58,20 @@ class Progress:
     parts: int = 0
     """Days of the closed loop; 0 for a run on a log."""
     parts_done: int = 0
-    _windows: set[str] = field(default_factory=set)
+    _windows: dict[str, int] = field(default_factory=dict)
+    """The groups that were counted of each window."""
     _windows_read: set[str] = field(default_factory=set)
-    _groups: set[str] = field(default_factory=set)
     _groups_judged: set[str] = field(default_factory=set)
     _groups_failed: set[str] = field(default_factory=set)
     """What this process has counted: a group that left a place without a step is met again in the next pass."""
 
-    def plan(self, windows: Set[str], groups: Set[str]) -> None:
-        """Count what a pass is going to read and judge, each once."""
-        self.windows += len(windows - self._windows)
-        self.groups += len(groups - self._groups)
-        self._windows |= windows
-        self._groups |= groups
+    def plan(self, windows: Iterable[PlannedWindow]) -> None:
+        """Count what a pass is going to read and judge, each once: later passes have fewer groups of a window left."""
+        for window in windows:
+            counted_before = self._windows.get(window.window_id)
+            self.windows += counted_before is None
+            self.groups += max(0, len(window.groups) - (counted_before or 0))
+            self._windows[window.window_id] = max(len(window.groups), counted_before or 0)
 
     def read(self, window_id: str) -> None:
         self.windows_read += window_id not in self._windows_read

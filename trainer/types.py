@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from data_bridge.authorship import Served
@@ -321,25 +322,25 @@ class PlannedWindow:
     groups: tuple[PlannedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunPlan:
-    """Every window of the run, and what dropout and grouping leave out of them."""
+    """Every window of the run, and what dropout and grouping leave out of them; large plans are not in memory."""
 
-    windows: tuple[PlannedWindow, ...]
-    excluded: tuple[Exclusion, ...]
+    windows: Sequence[PlannedWindow]
+    excluded: Sequence[Exclusion]
     dropout_rate: float
     total: int
     """Trajectories in groups, before dropout."""
 
-    @property
+    @cached_property
     def groups(self) -> int:
         return sum(len(window.groups) for window in self.windows)
 
-    @property
+    @cached_property
     def trajectories(self) -> int:
         return sum(len(group.trajectory_ids) for window in self.windows for group in window.groups)
 
-    @property
+    @cached_property
     def dropped(self) -> int:
         return sum(exclusion.reason is Reason.DROPOUT for exclusion in self.excluded)
 
@@ -388,8 +389,7 @@ class TrainingBackend(Protocol):
     async def settle(self, batch_id: str, job_id: str | None, policy_step: int) -> StepResult | None:
         """After a crash: the result of a batch that was submitted, waiting for its job if it still runs.
 
-        None if the backend never received the batch or reports that it failed, so that it may be sent again.
-        BackendError if that is not known yet.
+        None if the backend never received it or says that it failed: it may be sent again. BackendError if not known.
         """
         ...
 

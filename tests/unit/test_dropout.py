@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.config.sections import GroupSettings
-from trainer.plan.grouping import Droppable as Member
-from trainer.plan.grouping import plan_dropout as plan
-from trainer.plan.grouping import rate_for
+from trainer.plan.dropout import Droppable as Member
+from trainer.plan.dropout import plan_dropout as plan
+from trainer.plan.dropout import rate_for
 from trainer.types import MIN_GROUP
 
 

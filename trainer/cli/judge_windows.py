@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.quality import Reason
 from data_bridge.window_ids import normalise
 from trainer.cli.frame import database_of, run_command
-from trainer.cli.output import alive, say, say_json
+from trainer.cli.output import Each, alive, say, say_json
 from trainer.config.data_commands import JudgeWindowsSettings
 from trainer.progress import counted
 
@@ -55,7 +56,8 @@ async def work(settings: JudgeWindowsSettings) -> int:
 async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: bool) -> int:
     from trainer.judge.open import describe, identity_of
 
-    identity, shown = identity_of(settings.judge, with_steps=settings.judge.step_credit), list[dict[str, Any]]()
+    identity = identity_of(settings.judge, with_steps=settings.judge.step_credit)
+    shown: dict[str, WindowVerdicts] = {}
     judging = _elsewhere if settings.workers.workers or settings.workers.ray_address else _in_process
     say(describe(identity), to=sys.stderr)
     async with database_of(settings, migrate=True) as database:
@@ -69,13 +71,13 @@ async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: 
                 if settings.judging.write_back:
                     await _write_back(database, window)
                 if settings.output.json_output:
-                    shown.append(_as_json(window, rules.world))
+                    shown[window.window_id] = window
                 else:
                     _print_window(window, rules.world, in_full=wanted is not None)
                 progress = _progress(len(refs), usage[0], priced=priced)
                 say(progress, to=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
     if settings.output.json_output:
-        _print_json(identity, shown, usage[0], priced=priced)
+        _print_json(identity, shown, rules.world, usage[0], priced=priced)
     else:
         say("", describe(identity), _summary(usage[0], priced=priced))
     if not usage[0].judged:
@@ -268,8 +270,11 @@ def _cost(usage: JudgeUsage, *, priced: bool) -> str:
 
 
 def _print_window(window: WindowVerdicts, world: World, *, in_full: bool) -> None:
-    scores = sorted((verdict.score for judged in window.judged for verdict in judged.verdicts), reverse=True)
-    shown = f"{counted(len(scores), 'score')} from {scores[-1]:.2f} to {scores[0]:.2f}" if scores else "no scores"
+    number, lowest, highest = 0, inf, -inf
+    for judged in window.judged:
+        scores = [verdict.score for verdict in judged.verdicts]
+        number, lowest, highest = number + len(scores), min([lowest, *scores]), max([highest, *scores])
+    shown = f"{counted(number, 'score')} from {lowest:.2f} to {highest:.2f}" if number else "no scores"
     say(f"{window.window_id}  {shown}{_left_out(window)}")
     for failure in window.failed:
         say(f"  group {failure.group_id}: {failure.reason}, {failure.detail}")
@@ -314,36 +319,38 @@ def _as_json(window: WindowVerdicts, world: World) -> dict[str, Any]:
     return {
         "window": window.window_id,
         "left_out": dict(window.left_out),
-        "groups": [
+        "groups": Each(_group_json(judged, world) for judged in window.judged.sorted(lambda one: one.group_id)),
+        "failed": Each({"group": one.group_id, "reason": one.reason, "detail": one.detail} for one in window.failed),
+    }
+
+
+def _group_json(judged: GroupResult, world: World) -> dict[str, Any]:
+    return {
+        "group": judged.group_id,
+        "verdict_key": judged.verdict_key,
+        "verdicts": [
             {
-                "group": judged.group_id,
-                "verdict_key": judged.verdict_key,
-                "verdicts": [
-                    {
-                        "trajectory": verdict.trajectory_id,
-                        "agent": member.agent_id,
-                        "score": verdict.score,
-                        "uncertainty": verdict.uncertainty,
-                        ("profit_in_window" if world.reads_markets else "success"): member.made,
-                        "explanation": verdict.explanation,
-                    }
-                    for member, verdict in zip(judged.members, judged.verdicts, strict=True)
-                ],
+                "trajectory": verdict.trajectory_id,
+                "agent": member.agent_id,
+                "score": verdict.score,
+                "uncertainty": verdict.uncertainty,
+                ("profit_in_window" if world.reads_markets else "success"): member.made,
+                "explanation": verdict.explanation,
             }
-            for judged in sorted(window.judged, key=lambda judged: judged.group_id)
-        ],
-        "failed": [
-            {"group": failure.group_id, "reason": failure.reason, "detail": failure.detail} for failure in window.failed
+            for member, verdict in zip(judged.members, judged.verdicts, strict=True)
         ],
     }
 
 
-def _print_json(identity: JudgeIdentity, windows: list[dict[str, Any]], usage: JudgeUsage, *, priced: bool) -> None:
+def _print_json(
+    identity: JudgeIdentity, windows: Mapping[str, WindowVerdicts], world: World, usage: JudgeUsage, *, priced: bool
+) -> None:
+    """One line, as it is made: the verdicts of a very large window are not in memory."""
     from trainer.judge.open import describe
 
     result = {
         "judge": msgspec.to_builtins(identity) | {"sentence": describe(identity)},
-        "windows": sorted(windows, key=lambda window: str(window["window"])),
+        "windows": Each(_as_json(window, world) for _, window in sorted(windows.items())),
         "usage": msgspec.to_builtins(usage) | ({} if priced else {"cost_usd": None}),
     }
     say_json(result)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from data_bridge.redaction import json_text, one_line
@@ -27,6 +28,33 @@ def alive(doing: str, *, quiet: bool) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class Each:
+    """An array in JSON whose items are made one by one, as they are printed."""
+
+    items: Iterable[Any]
+
+
 def say_json(value: Any, *, to: TextIO | None = None) -> None:
     """Print ``value`` as one line of JSON, to stdout unless told otherwise."""
-    print(json_text(value), file=to or sys.stdout, flush=True)
+    for part in _json_parts(value):
+        print(part, file=to or sys.stdout, end="")
+    print(file=to or sys.stdout, flush=True)
+
+
+def _json_parts(value: Any) -> Iterator[str]:
+    """The text of ``json_text``, in parts where ``value`` is an ``Each`` or an object that has one."""
+    if isinstance(value, Each):
+        yield "["
+        for number, item in enumerate(value.items):
+            yield ", " if number else ""
+            yield from _json_parts(item)
+        yield "]"
+    elif isinstance(value, dict) and any(isinstance(one, Each) for one in value.values()):
+        yield "{"
+        for number, (name, one) in enumerate(value.items()):
+            yield (", " if number else "") + json_text(name) + ": "
+            yield from _json_parts(one)
+        yield "}"
+    else:
+        yield json_text(value)

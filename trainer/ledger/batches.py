@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from trainer.ledger.run_folder import RunFolder
 from trainer.ledger.states import LASTING_REASONS, BatchState, WindowState, move, move_windows
 from trainer.patterns.faults import Observed
 from trainer.types import Checkpoint, JudgeIdentity, StepResult, Verdict
+
+_EXCLUDED_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +257,9 @@ class BatchLedger:
 
 async def exclude_rows(connection: Any, run_id: str, exclusions: Iterable[Exclusion]) -> None:
     """The latest reason replaces an earlier one: a judge that failed before a restart may have answered after it."""
-    rows = list({one.trajectory_id: one for one in exclusions}.values())
-    if rows:
+    left = iter(exclusions)
+    while some := list(islice(left, _EXCLUDED_AT_ONCE)):
+        rows = list({one.trajectory_id: one for one in some}.values())
         await connection.execute(
             "INSERT INTO hindsight.exclusions (run_id, trajectory_id, agent_id, window_id, reason, detail,"
             " content_hash) SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[],"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,13 @@ class RunFolder:
             os.replace(temporary, self.path / name)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Lines of JSON, each with the time it was written."""
+        """Lines of JSON, each with the time it was written; as many as there are, one at a time."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        lines = [json_text({"at": now, **row}) + "\n" for row in rows]
-        if lines and self._is_kept:
+        lines = (json_text({"at": now, **row}) + "\n" for row in rows)
+        first = next(lines, None)
+        if first is not None and self._is_kept:
             with self._never_in_the_way(name), (self.path / name).open("a", encoding="utf-8") as file:
-                file.writelines(lines)
+                file.writelines(chain([first], lines))
 
     def exclusions(self, exclusions: Iterable[Exclusion]) -> None:
         self.append(

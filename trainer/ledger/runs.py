@@ -11,15 +11,18 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate, groupby
 from typing import Any
 
 import msgspec
 
 from data_bridge.authorship import Served
 from data_bridge.database import Database
+from data_bridge.long_list import LongList
 from data_bridge.quality import Exclusion, Reason
 from trainer.ledger.batches import BatchLedger, as_json, exclude_rows
 from trainer.ledger.carried import carried_by
@@ -41,6 +44,9 @@ from trainer.ledger.states import (
 from trainer.patterns.faults import Observed
 from trainer.progress import Progress
 from trainer.types import Checkpoint, PlannedGroup, PlannedWindow, RunPlan
+
+_GROUPS_AT_ONCE = 2_000
+"""Groups of a stored plan that are read at once; a window is read whole."""
 
 
 class PlayedDay(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -135,7 +141,7 @@ class Ledger(BatchLedger):
             )
             await add_plan(connection, run_id, plan)
             await tell(connection, EventKind.RUN, {"state": RunState.RUNNING.value}, model=model, run_id=run_id)
-        folder.exclusions(plan.excluded)
+        await asyncio.to_thread(folder.exclusions, plan.excluded)
 
     async def resume_run(self, run_id: str, settings: Mapping[str, Any], added: RunPlan) -> None:
         """Resume an unfinished run with the current ``settings`` and the windows that were added since."""
@@ -147,13 +153,13 @@ class Ledger(BatchLedger):
             )
             await add_plan(connection, run_id, added)
             await self._tell_state(connection, run_id, {"state": RunState.RUNNING.value, "resumed": True})
-        self.folder(run_id).exclusions(added.excluded)
+        await asyncio.to_thread(self.folder(run_id).exclusions, added.excluded)
 
     async def extend(self, run_id: str, added: RunPlan) -> None:
         """Add windows to a run in progress."""
         async with self._pool.acquire() as connection, connection.transaction():
             await add_plan(connection, run_id, added)
-        self.folder(run_id).exclusions(added.excluded)
+        await asyncio.to_thread(self.folder(run_id).exclusions, added.excluded)
 
     async def finish_run(
         self, run_id: str, state: RunState, *, error: str | None = None, summary: Mapping[str, Any] | None = None
@@ -190,23 +196,22 @@ class Ledger(BatchLedger):
         update = "UPDATE hindsight.runs SET summary = summary || $2::jsonb WHERE run_id = $1"
         await self._pool.execute(update, run_id, as_json(loop))
 
-    async def open_windows(self, run_id: str) -> tuple[PlannedWindow, ...]:
+    async def open_windows(self, run_id: str) -> LongList[PlannedWindow]:
         """The run's windows in order with the groups that are neither in a durable batch nor permanently left out."""
-        planned = await self._planned_windows(run_id)
-        settled = await self._settled(run_id, planned)
-        windows = [
-            replace(window, groups=tuple(group for group in window.groups if not _is_closed(group, settled)))
-            for window in planned
-        ]
-        return tuple(window for window in windows if window.groups)
+        found = LongList(PlannedWindow)
+        async for window, settled in self._planned_windows(run_id):
+            groups = tuple(group for group in window.groups if not _is_closed(group, settled))
+            if groups:
+                found.append(replace(window, groups=groups))
+        return found
 
     async def progress_of(self, run_id: str) -> Progress:
         """The progress of earlier attempts of the run. Open groups are counted when they are processed."""
-        windows = await self._planned_windows(run_id)
-        settled = await self._settled(run_id, windows)
-        closed = [[group for group in window.groups if _is_closed(group, settled)] for window in windows]
-        finished = sum(len(own) == len(window.groups) for own, window in zip(closed, windows, strict=True))
-        fates = [{settled[name] for name in group.trajectory_ids} for own in closed for group in own]
+        finished, fates = 0, Counter[frozenset[Reason | None]]()
+        async for window, settled in self._planned_windows(run_id):
+            closed = [group for group in window.groups if _is_closed(group, settled)]
+            finished += len(closed) == len(window.groups)
+            fates.update(frozenset(settled[name] for name in group.trajectory_ids) for group in closed)
         (trained,) = await self._pool.fetch(
             "SELECT count(*) AS steps, coalesce(sum((metrics ->> 'seconds')::float8), 0) AS seconds,"
             " coalesce(sum(coalesce((metrics ->> 'trainable_tokens')::float8, trainable_tokens)), 0) AS tokens,"
@@ -229,9 +234,9 @@ class Ledger(BatchLedger):
             newest=None if newest is None else Checkpoint(**newest),
             windows=finished,
             windows_read=finished,
-            groups=len(fates),
-            groups_judged=sum(fate != {Reason.NO_COMPARABLE_PEER} for fate in fates),
-            groups_without_signal=sum(not fate.isdisjoint(NO_SIGNAL) for fate in fates),
+            groups=fates.total(),
+            groups_judged=fates.total() - fates[frozenset({Reason.NO_COMPARABLE_PEER})],
+            groups_without_signal=sum(n for fate, n in fates.items() if not fate.isdisjoint(NO_SIGNAL)),
             cost_usd=float(paid),
             steps=trained["steps"],
             trainable_tokens=int(trained["tokens"]),
@@ -239,33 +244,39 @@ class Ledger(BatchLedger):
             pattern_groups=int(trained["pattern_groups"]),
         )
 
-    async def _planned_windows(self, run_id: str) -> list[PlannedWindow]:
-        rows = await self._pool.fetch(
-            "SELECT window_id, hours, groups::text FROM hindsight.windows WHERE run_id = $1 ORDER BY window_id", run_id
+    async def _planned_windows(self, run_id: str) -> AsyncIterator[tuple[PlannedWindow, Mapping[str, Reason | None]]]:
+        """The run's windows in order, each with what is settled of it; some at a time, as a plan can be large."""
+        sizes = await self._pool.fetch(
+            "SELECT window_id, jsonb_array_length(groups) AS groups FROM hindsight.windows WHERE run_id = $1"
+            " ORDER BY window_id",
+            run_id,
         )
-        return [msgspec.convert({**row, "groups": json.loads(row["groups"])}, PlannedWindow) for row in rows]
+        handed_on, passed = await carried_by(self._pool, run_id), await self._passed(run_id)
+        before = accumulate((row["groups"] for row in sizes), initial=0)
+        for _, some in groupby(zip(sizes, before, strict=False), lambda one: one[1] // _GROUPS_AT_ONCE):
+            names = [row["window_id"] for row, _ in some]
+            rows = await self._pool.fetch(
+                "SELECT window_id, hours, groups::text FROM hindsight.windows"
+                " WHERE run_id = $1 AND window_id = ANY($2::text[]) ORDER BY window_id",
+                *(run_id, names),
+            )
+            planned = [msgspec.convert({**row, "groups": json.loads(row["groups"])}, PlannedWindow) for row in rows]
+            settled = dict.fromkeys(handed_on) | await self._settled(run_id, names)
+            if passed is not None:
+                _reopen(planned, settled, passed)
+            for window in planned:
+                yield window, settled
 
-    async def _settled(self, run_id: str, planned: Sequence[PlannedWindow]) -> dict[str, Reason | None]:
-        """Trajectories that the run has finished: permanently left out with the reason, trained or handed on (None).
-
-        With replay, a group without signal has left a place in a step: it is finished when that step is. So a run that
-        was killed finds the same places empty. Its verdict is stored, and costs nothing again.
-        """
+    async def _settled(self, run_id: str, window_ids: Sequence[str]) -> dict[str, Reason | None]:
+        """Trajectories of these windows that the run has trained (None), or left out permanently, with the reason."""
         rows = await self._pool.fetch(
             "SELECT trajectory_id, reason FROM hindsight.exclusions WHERE run_id = $1 AND reason = ANY($3::text[])"
+            " AND window_id = ANY($4::text[])"
             " UNION ALL SELECT trajectory_id, NULL FROM hindsight.batch_trajectories"
-            " JOIN hindsight.batches USING (batch_id) WHERE run_id = $1 AND state = $2",
-            *(run_id, BatchState.TRAINED.value, [reason.value for reason in FINAL_REASONS]),
+            " JOIN hindsight.batches USING (batch_id) WHERE run_id = $1 AND state = $2 AND window_id = ANY($4::text[])",
+            *(run_id, BatchState.TRAINED.value, [reason.value for reason in FINAL_REASONS], window_ids),
         )
-        settled = dict.fromkeys(await carried_by(self._pool, run_id))
-        settled |= {row["trajectory_id"]: row["reason"] and Reason(row["reason"]) for row in rows}
-        passed = await self._passed(run_id)
-        for group in (group for window in planned for group in window.groups):
-            is_open = passed is not None and group.group_id not in passed
-            if is_open and all(settled.get(name) in NO_SIGNAL for name in group.trajectory_ids):
-                for name in group.trajectory_ids:
-                    del settled[name]
-        return settled
+        return {row["trajectory_id"]: row["reason"] and Reason(row["reason"]) for row in rows}
 
     async def _passed(self, run_id: str) -> set[str] | None:
         """The groups without signal whose places belong to a trained step; None for a run without replay."""
@@ -344,15 +355,25 @@ def _is_closed(group: PlannedGroup, settled: Mapping[str, Reason | None]) -> boo
     return all(name in settled for name in group.trajectory_ids)
 
 
+def _reopen(planned: Iterable[PlannedWindow], settled: dict[str, Reason | None], passed: Set[str]) -> None:
+    """With replay, a group without signal has left a place in a step: it is finished when that step is.
+
+    So a run that was killed finds the same places empty. Its verdict is stored, and costs nothing again.
+    """
+    for group in (group for window in planned for group in window.groups if group.group_id not in passed):
+        if all(settled.get(name) in NO_SIGNAL for name in group.trajectory_ids):
+            for name in group.trajectory_ids:
+                del settled[name]
+
+
 async def add_plan(connection: Any, run_id: str, plan: RunPlan) -> None:
-    """Store the windows of ``plan``, and what it leaves out."""
-    await connection.executemany(
-        "INSERT INTO hindsight.windows (run_id, window_id, hours, state, groups) VALUES ($1, $2, $3, $4, $5::jsonb)",
-        [
-            (run_id, window.window_id, window.hours, WindowState.PLANNED.value, as_json(window.groups))
-            for window in plan.windows
-        ],
+    """Store the windows of ``plan``, and what it leaves out, as it is read: a large plan is never in memory."""
+    insert = (
+        "INSERT INTO hindsight.windows (run_id, window_id, hours, state, groups) VALUES ($1, $2, $3, $4, $5::jsonb)"
     )
+    for window in plan.windows:  # one statement each: all of a large plan would exceed the time that one may take
+        groups = as_json(window.groups)
+        await connection.execute(insert, run_id, window.window_id, window.hours, WindowState.PLANNED.value, groups)
     await exclude_rows(connection, run_id, plan.excluded)
 
 

@@ -50,7 +50,7 @@ class Member(msgspec.Struct, frozen=True):
     trajectory_id: str
     agent_id: str
     agent_name: str | None
-    made: float | None
+    made: float | int | None
     """What it made in the window: in a market what its row claims, in another world what is known by its facts."""
     content_hash: str
 

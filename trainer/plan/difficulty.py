@@ -8,7 +8,7 @@ nothing. A window in which nobody differs from anybody teaches nothing, and is d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from data_bridge.survey_types import WindowSummary
@@ -64,7 +64,7 @@ def of_gains(window: WindowSummary) -> Measured:
 
 
 def measure(
-    windows: Sequence[WindowSummary],
+    windows: Iterable[WindowSummary],
     scores: Mapping[str, Sequence[float]],
     baseline: float | None,
     min_spread: float,

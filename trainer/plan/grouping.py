@@ -1,4 +1,4 @@
-"""Which trajectories of a window are compared with each other, and which are left out before the judge is paid.
+"""Which trajectories of a window are compared with each other, and which of them have no peer.
 
 ``window`` grouping compares all agents of the hour; ``matched`` also requires the same role and a similar
 starting balance. Pure: the same window, settings and seed give the same groups, on every host.
@@ -7,8 +7,7 @@ starting balance. Pure: the same window, settings and seed give the same groups,
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -16,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
 from data_bridge.worlds.market import MARKET
 from data_bridge.worlds.world import World
-from trainer.config.sections import DropoutSettings, GroupingSettings
+from trainer.config.sections import GroupingSettings
 from trainer.types import MIN_GROUP, Group
 
 
@@ -161,154 +160,3 @@ def _group_count(per_agent: Sequence[int], max_group: int) -> int:
         if placed >= MIN_GROUP * number and used > best_used:
             best, best_used = number, used
     return best
-
-
-_UNIT = 10**9  # shares are counted in whole billionths, so that sums are exact
-
-
-@dataclass(frozen=True, slots=True)
-class Droppable:
-    """One trajectory as dropout sees it."""
-
-    trajectory_id: str
-    agent_id: str
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class DropoutPlan:
-    """What is left out of a run. ``left_out`` contains trajectory ids."""
-
-    rate: float
-    """The rate that follows from the totals, or ``--dropout``."""
-    total: int
-    left_out: frozenset[str]
-
-    @property
-    def kept(self) -> int:
-        return self.total - len(self.left_out)
-
-
-def rate_for(total: int, settings: DropoutSettings) -> float:
-    """``clamp(1 - target / total, 0, max)``, unless ``--dropout`` fixes it."""
-    if settings.dropout is not None:
-        return settings.dropout
-    if total == 0:
-        return 0.0
-    return min(max(1 - settings.target_trajectories / total, 0.0), settings.max_dropout)
-
-
-def plan_dropout(members: Sequence[Droppable], settings: DropoutSettings, seed: int) -> DropoutPlan:
-    """What a run over ``members`` (all grouped trajectories, an agent at most once in a group) leaves out."""
-    rate = rate_for(len(members), settings)
-    if rate <= 0:
-        return DropoutPlan(rate, len(members), frozenset())
-    sizes = Counter(member.group_id for member in members)
-    room = {group_id: max(size - MIN_GROUP, 0) for group_id, size in sizes.items()}
-    shares = {group_id: int(_UNIT * min(rate, room[group_id] / size)) for group_id, size in sizes.items()}
-    dropped = _every_nth(members, shares, seed)
-    return DropoutPlan(rate, len(members), frozenset(_make_room(members, shares, room, dropped)))
-
-
-def _every_nth(members: Sequence[Droppable], shares: dict[str, int], seed: int) -> set[str]:
-    """Systematic sampling: go through all members, agent by agent, and drop one each time the shares add up to one.
-
-    So every agent, and the run as a whole, loses its share rounded down or up.
-    """
-    walk = sorted(
-        members,
-        key=lambda member: (
-            shuffle_key(seed, member.agent_id),
-            member.agent_id,
-            shuffle_key(seed, member.trajectory_id),
-        ),
-    )
-    filled = int.from_bytes(shuffle_key(seed, "start of the walk")[:8], "big") % _UNIT
-    dropped: set[str] = set()
-    for member in walk:
-        filled += shares[member.group_id]
-        if filled >= _UNIT:
-            filled -= _UNIT
-            dropped.add(member.trajectory_id)
-    return dropped
-
-
-def _make_room(
-    members: Sequence[Droppable], shares: dict[str, int], room: dict[str, int], dropped: set[str]
-) -> set[str]:
-    """Repair the groups that lost too many, by exchanges that keep every agent's share.
-
-    A group takes a trajectory back; its agent gives up one in another group instead, or nothing if the agent had lost
-    its share rounded up. If that other group has no room, it takes one back in turn, and so on: a breadth-first search
-    for an augmenting path. One exists because leaving out the fraction ``share`` of every trajectory satisfies all
-    bounds, and a flow network with a fractional solution also has an integer one.
-    """
-    by_group: dict[str, list[Droppable]] = defaultdict(list)
-    by_agent: dict[str, list[Droppable]] = defaultdict(list)
-    for member in members:
-        by_group[member.group_id].append(member)
-        by_agent[member.agent_id].append(member)
-    least = {agent: sum(shares[member.group_id] for member in own) // _UNIT for agent, own in by_agent.items()}
-    lost = Counter(member.agent_id for member in members if member.trajectory_id in dropped)
-    losses = Counter(member.group_id for member in members if member.trajectory_id in dropped)
-    turns: Counter[str] = Counter()
-
-    for group_id in sorted(by_group):
-        while losses[group_id] > room[group_id]:
-            path = _path(group_id, by_group, by_agent, turns, dropped, lost, least, losses, room)
-            for back, instead in path:
-                dropped.discard(back.trajectory_id)
-                losses[back.group_id] -= 1
-                if instead is None:
-                    lost[back.agent_id] -= 1
-                else:
-                    dropped.add(instead.trajectory_id)
-                    losses[instead.group_id] += 1
-    return dropped
-
-
-def _path(
-    start: str,
-    by_group: dict[str, list[Droppable]],
-    by_agent: dict[str, list[Droppable]],
-    turns: Counter[str],
-    dropped: set[str],
-    lost: Counter[str],
-    least: dict[str, int],
-    losses: Counter[str],
-    room: dict[str, int],
-) -> list[tuple[Droppable, Droppable | None]]:
-    """The shortest chain of exchanges (taken back, given up instead) that returns one trajectory to group ``start``.
-
-    ``turns`` is where the search among an agent's trajectories begins: behind the last one that was found, since those
-    before it are in full groups by now. Beginning at the first each time takes the square of them.
-    """
-    came_by: dict[str, tuple[Droppable, Droppable] | None] = {start: None}
-
-    def chain(back: Droppable, instead: Droppable | None) -> list[tuple[Droppable, Droppable | None]]:
-        exchanges: list[tuple[Droppable, Droppable | None]] = [(back, instead)]
-        step = came_by[back.group_id]
-        while step is not None:
-            exchanges.append(step)
-            step = came_by[step[0].group_id]
-        return exchanges
-
-    waiting = deque([start])
-    while waiting:
-        for back in by_group[waiting.popleft()]:
-            if back.trajectory_id not in dropped:
-                continue
-            if lost[back.agent_id] > least[back.agent_id]:
-                return chain(back, None)
-            own, first = by_agent[back.agent_id], turns[back.agent_id]
-            for place in itertools.chain(range(first, len(own)), range(first)):
-                instead = own[place]
-                if instead.trajectory_id in dropped or instead.group_id in came_by:
-                    continue
-                if losses[instead.group_id] < room[instead.group_id]:
-                    turns[back.agent_id] = place
-                    return chain(back, instead)
-                came_by[instead.group_id] = (back, instead)
-                waiting.append(instead.group_id)
-    # Unreachable as long as ``shares`` respect ``room``; the group's minimum is the bound that must hold.
-    return [(next(member for member in by_group[start] if member.trajectory_id in dropped), None)]

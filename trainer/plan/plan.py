@@ -1,25 +1,29 @@
 """What a run would do: survey the log, check whether there is enough data, plan groups and dropout.
 
 Nothing is paid and nothing is written here; ``--dry-run`` prints an outlook and stops, training continues from it.
+What grows with the log (rows, groups, exclusions) is in temporary files: one window at a time is in memory.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Protocol
 
 from data_bridge.database import Database
 from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
-from data_bridge.models import AgentTrajectory
+from data_bridge.long_list import LongList, Picked
 from data_bridge.quality import CheckedWindow, Exclusion, Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
 from data_bridge.survey import Survey, survey
-from data_bridge.survey_types import UsableTrajectory, WindowSummary
 from data_bridge.window_ids import start_of
 from data_bridge.worlds.market import MARKET
 from data_bridge.worlds.world import World
@@ -27,20 +31,22 @@ from trainer.config.sections import HeldOutSettings, PlanSettings
 from trainer.config.settings import written_duration
 from trainer.ledger.evaluations import first_consulted, unreached_among
 from trainer.ledger.runs import Ledger
-from trainer.plan.grouping import Comparable, Droppable, Grouped, group_id, partition, plan_dropout
+from trainer.plan.dropout import Members
+from trainer.plan.grouping import Comparable, Grouped, group_id, partition
+from trainer.plan.remaining import Lasting, row_name, without_done
 from trainer.progress import counted
 from trainer.statistics.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
 from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outlook:
     """The plan of a run and what it is based on."""
 
     surveyed: Survey
     plan: RunPlan
     """The newly planned part; for a resumed run, the windows that arrived since."""
-    windows: tuple[PlannedWindow, ...]
+    windows: Picked[PlannedWindow]
     """Everything to train, in the order of training."""
     refs: tuple[WindowRef, ...]
     judge_tokens: int
@@ -54,16 +60,16 @@ class Outlook:
     decisions: int = 0
     """Decisions in what the judge is going to read."""
 
-    @property
+    @cached_property
     def held_out(self) -> int:
         """Windows that this plan keeps for the next ruling of the gate."""
         return len({one.window_id for one in self.plan.excluded if one.reason is Reason.HELD_OUT})
 
-    @property
+    @cached_property
     def groups(self) -> int:
         return sum(len(window.groups) for window in self.windows)
 
-    @property
+    @cached_property
     def trajectories(self) -> int:
         return sum(len(group.trajectory_ids) for window in self.windows for group in window.groups)
 
@@ -128,47 +134,30 @@ async def look_ahead(
     was never migrated) no row counts as trained.
     """
     known: set[str] = set()
-    open_windows: tuple[PlannedWindow, ...] = ()
+    open_windows: Sequence[PlannedWindow] = ()
     if ledger is not None and run_id is not None:
         known = await ledger.known_windows(run_id)
         open_windows = await ledger.open_windows(run_id)
     waits = {*known, *(consulted if run_id is not None else ())}
-    fresh = [window for window in surveyed.windows if window.window_id not in waits]
-    trained: dict[str, tuple[str, str]] = {}
-    decided: dict[str, Reason] = {}
-    lasting: Lasting = {}
-    if ledger is not None:
-        names = [window.window_id for window in fresh]
-        trained = await ledger.trained_ids(model, names)
-        decided = await ledger.decided_against(model, names)
-        lasting = await ledger.lasting(model, names)
+    fresh = filter(lambda window: window.window_id not in waits, surveyed.windows)
+    left = await without_done(fresh, ledger, model, reader.rules.min_agents)
     rate = settings if dropout_rate is None else settings.model_copy(update={"dropout": dropout_rate})
-    again = _trained_again(fresh, trained)
-    done_with = {*trained, *decided, *(one.trajectory_id for one in again)}
-    left = [one for window in fresh for one in window.usable if one.trajectory_id not in done_with]
-    faults = [lasting[_name(one)] for one in left if _name(one) in lasting]
-    done_with |= {one.trajectory_id for one in faults}
-    remaining = [_remaining(window, done_with) for window in fresh]
-    enough = [window for window in remaining if len(window.usable) >= reader.rules.min_agents]
-    before = {*known, *(window_id for window_id, _ in trained.values())}
-    kept_back = NOTHING_HELD_OUT if held_out is None else hold_out(enough, consulted, held_out, trained=before)
-    plan = make_plan(enough, rate, seed, kept_back, reader.rules.world)
-    plan = replace(plan, excluded=(*plan.excluded, *again, *faults, *_left_out_by_check(fresh, decided)))
-    windows = in_training_order((*open_windows, *plan.windows), seed)
-    rows = {one.trajectory_id: one for window in surveyed.windows for one in window.usable}
-    tokens = {name: one.judge_tokens for name, one in rows.items()}
-    kept = [name for window in windows for group in window.groups for name in group.trajectory_ids]
-    dropped = [one.trajectory_id for one in plan.excluded if one.reason is Reason.DROPOUT]
+    before = {*known, *left.trained_windows}
+    kept_back = NOTHING_HELD_OUT if held_out is None else hold_out(left.hours, consulted, held_out, trained=before)
+    how = (rate, seed, kept_back, reader.rules.world, left.excluded)
+    plan = await asyncio.to_thread(make_plan, left.windows, *how)  # the heartbeat of the model's lock goes on
+    windows = await asyncio.to_thread(in_training_order, chain(open_windows, plan.windows), seed)
+    judged, saved = await asyncio.to_thread(_sizes, surveyed, windows, plan.excluded)
     outlook = Outlook(
         surveyed,
         plan,
         windows,
         tuple(await _refs(reader, surveyed, windows)),
-        sum(tokens.get(name, 0) for name in kept),
-        sum(tokens.get(name, 0) for name in dropped),
+        judged.tokens,
+        saved.tokens,
         dict(Counter(one.reason.value for one in plan.excluded).most_common()),
-        dict(Counter(reason.value for name, reason in decided.items() if name not in trained).most_common()),
-        sum(rows[name].decisions for name in kept if name in rows),
+        dict(left.decided_before.most_common()),
+        judged.decisions,
     )
     if len(windows) < min_windows:
         raise _not_enough(outlook, min_windows, reader.rules.lookback)
@@ -187,20 +176,28 @@ def _not_enough(outlook: Outlook, min_windows: int, lookback: timedelta) -> NotE
     )
 
 
-def _remaining(window: WindowSummary, done_with: Set[str]) -> WindowSummary:
-    """The window without the rows that our own ledger has as trained or permanently left out."""
-    return replace(window, usable=tuple(one for one in window.usable if one.trajectory_id not in done_with))
+@dataclass(slots=True)
+class _Sizes:
+    tokens: int = 0
+    decisions: int = 0
 
 
-def _trained_again(windows: Sequence[WindowSummary], trained: Mapping[str, tuple[str, str]]) -> list[Exclusion]:
-    """Rows of agents that were trained in this window by another row: a window trains an agent once, not once a run."""
-    taken = set(trained.values())
-    return [
-        Exclusion(one.trajectory_id, one.agent_id, window.window_id, Reason.DUPLICATE_AGENT, "the agent was trained")
-        for window in windows
-        for one in window.usable
-        if one.trajectory_id not in trained and (window.window_id, one.agent_id) in taken
-    ]
+def _sizes(surveyed: Survey, windows: Iterable[PlannedWindow], excluded: Iterable[Exclusion]) -> tuple[_Sizes, _Sizes]:
+    """What the judge reads, and what it need not read because of dropout; nothing of a window not ``surveyed``."""
+    place = {name: number for number, name in enumerate(map(attrgetter("window_id"), surveyed.windows))}
+
+    def sizes(named: Iterable[tuple[str, Set[str]]]) -> _Sizes:
+        found = _Sizes()
+        for window_id, names in named:
+            for one in surveyed.windows[place[window_id]].usable if window_id in place else ():
+                if one.trajectory_id in names:
+                    found.tokens += one.judge_tokens
+                    found.decisions += one.decisions
+        return found
+
+    kept = ((one.window_id, {name for own in one.groups for name in own.trajectory_ids}) for one in windows)
+    dropped = groupby((one for one in excluded if one.reason is Reason.DROPOUT), lambda one: one.window_id)
+    return sizes(kept), sizes((window_id, {one.trajectory_id for one in own}) for window_id, own in dropped)
 
 
 async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[PlannedWindow]) -> list[WindowRef]:
@@ -209,16 +206,6 @@ async def _refs(reader: WindowReader, surveyed: Survey, windows: Sequence[Planne
     if any(window.window_id not in found for window in windows):
         found |= {ref.window_id: ref for ref in await reader.discover(everything=True)}
     return [found.get(window.window_id, WindowRef(window.window_id)) for window in windows]
-
-
-def _left_out_by_check(windows: Sequence[WindowSummary], decided: Collection[str]) -> list[Exclusion]:
-    """Exclusions without the rows that an earlier run used or left out: this run does not exclude them."""
-    return [
-        one
-        for window in windows
-        for one in window.excluded
-        if one.reason is not Reason.ALREADY_USED and one.trajectory_id not in decided
-    ]
 
 
 class SurveyedWindow(Protocol):
@@ -232,53 +219,72 @@ class SurveyedWindow(Protocol):
     def usable(self) -> Sequence[Comparable]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    trajectory_id: str
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Formed:
+    """The groups of a window before dropout."""
+
+    window_id: str
+    hours: int
+    groups: tuple[tuple[str, tuple[_Member, ...]], ...]
+
+
 def make_plan(
     windows: Iterable[SurveyedWindow],
     settings: PlanSettings,
     seed: int,
     held_out: HoldOut = NOTHING_HELD_OUT,
     world: World = MARKET,
+    also_excluded: Iterable[Exclusion] = (),
 ) -> RunPlan:
     """Group every window that is not held out, then apply the dropout that follows from the totals."""
-    formed: list[tuple[SurveyedWindow, list[tuple[str, tuple[Comparable, ...]]]]] = []
-    excluded: list[Exclusion] = []
-    members: list[Droppable] = []
+    formed, excluded, members = LongList(_Formed), LongList(Exclusion), Members(seed)
     for window in windows:
         if window.window_id in held_out.reasons:
             why = held_out.reasons[window.window_id]
-            excluded += [Exclusion(one.trajectory_id, one.agent_id, window.window_id, *why) for one in window.usable]
+            excluded.extend(Exclusion(one.trajectory_id, one.agent_id, window.window_id, *why) for one in window.usable)
             continue
         parts = partition(window.usable, settings, seed, world)
-        groups = [(group_id(window.window_id, number), own) for number, own in enumerate(parts.groups, start=1)]
-        formed.append((window, groups))
-        members += [Droppable(one.trajectory_id, one.agent_id, name) for name, own in groups for one in own]
-        excluded += [
-            Exclusion(one.trajectory_id, one.agent_id, window.window_id, reason) for one, reason in parts.left_out
-        ]
-    thinning = plan_dropout(members, settings, seed)
-    planned: list[PlannedWindow] = []
-    for window, groups in formed:
-        kept: list[PlannedGroup] = []
+        groups = tuple(
+            (group_id(window.window_id, number), tuple(_Member(one.trajectory_id, one.agent_id) for one in own))
+            for number, own in enumerate(parts.groups, start=1)
+        )
+        formed.append(_Formed(window.window_id, window.hours, groups))
         for name, own in groups:
-            kept.append(
-                PlannedGroup(name, tuple(o.trajectory_id for o in own if o.trajectory_id not in thinning.left_out))
-            )
-            excluded += [
-                Exclusion(one.trajectory_id, one.agent_id, window.window_id, Reason.DROPOUT)
-                for one in own
-                if one.trajectory_id in thinning.left_out
-            ]
-        if kept:
-            planned.append(PlannedWindow(window.window_id, window.hours, tuple(kept)))
-    return RunPlan(tuple(planned), tuple(excluded), thinning.rate, thinning.total)
+            members.add_group(name, ((one.trajectory_id, one.agent_id) for one in own))
+        excluded.extend(
+            Exclusion(left.trajectory_id, left.agent_id, window.window_id, reason) for left, reason in parts.left_out
+        )
+        del window, parts, groups  # before the next one is read
+    thinning, planned = members.thinned(settings), LongList(PlannedWindow)
+    is_dropped = iter(thinning.is_dropped)
+    for one_formed in formed:
+        kept, dropped = _thinned(one_formed, is_dropped)
+        excluded.extend(dropped)
+        if kept.groups:
+            planned.append(kept)
+    excluded.extend(also_excluded)
+    return RunPlan(planned, excluded, thinning.rate, len(members))
 
 
-Lasting = Mapping[tuple[str, str], Exclusion]
-"""Rows that were found at fault before, by trajectory id and content hash."""
-
-
-def _name(row: UsableTrajectory | AgentTrajectory) -> tuple[str, str]:
-    return row.trajectory_id, row.content_hash
+def _thinned(window: _Formed, is_dropped: Iterator[int]) -> tuple[PlannedWindow, list[Exclusion]]:
+    """The window without the members for which ``is_dropped`` is not 0, of which it takes one for each."""
+    groups: list[PlannedGroup] = []
+    dropped: list[Exclusion] = []
+    for name, members in window.groups:
+        kept: list[str] = []
+        for one in members:
+            if next(is_dropped):
+                dropped.append(Exclusion(one.trajectory_id, one.agent_id, window.window_id, Reason.DROPOUT))
+            else:
+                kept.append(one.trajectory_id)
+        groups.append(PlannedGroup(name, tuple(kept)))
+    return PlannedWindow(window.window_id, window.hours, tuple(groups)), dropped
 
 
 def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -> Grouped:
@@ -289,10 +295,12 @@ def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -
     """
     wanted = {name for group in planned.groups for name in group.trajectory_ids}
     readable = {
-        trajectory.trajectory_id: trajectory for trajectory in checked.usable if _name(trajectory) not in lasting
+        trajectory.trajectory_id: trajectory for trajectory in checked.usable if row_name(trajectory) not in lasting
     }
     groups: list[Group] = []
-    excluded = [lasting[_name(one)] for one in checked.usable if _name(one) in lasting and one.trajectory_id in wanted]
+    excluded = [
+        lasting[row_name(one)] for one in checked.usable if row_name(one) in lasting and one.trajectory_id in wanted
+    ]
     for plan in planned.groups:
         members = tuple(readable[name] for name in plan.trajectory_ids if name in readable)
         if len(members) >= MIN_GROUP:
@@ -306,7 +314,7 @@ def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -
     return Grouped(tuple(groups), tuple(excluded))
 
 
-def in_training_order(windows: Iterable[PlannedWindow], seed: int) -> tuple[PlannedWindow, ...]:
+def in_training_order(windows: Iterable[PlannedWindow], seed: int) -> Picked[PlannedWindow]:
     """``windows`` in an order by chance, the same on every host and after a crash.
 
     Neighbouring hours are related: in a step of neighbours one answer is mostly right, and that is what it would teach.
@@ -315,4 +323,4 @@ def in_training_order(windows: Iterable[PlannedWindow], seed: int) -> tuple[Plan
     def place(window: PlannedWindow) -> bytes:
         return hashlib.blake2b(f"{seed}:{window.window_id}".encode(), digest_size=8).digest()
 
-    return tuple(sorted(windows, key=place))
+    return LongList(PlannedWindow, windows).sorted(place)

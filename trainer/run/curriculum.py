@@ -82,7 +82,7 @@ async def joined(
 
 async def in_curriculum_order(
     session: Session, run_id: str, outlook: Outlook
-) -> tuple[tuple[PlannedWindow, ...], tuple[WindowRef, ...]]:
+) -> tuple[Sequence[PlannedWindow], Sequence[WindowRef]]:
     """The planned windows in the order in which the curriculum draws them; as planned without one."""
     how = session.settings.run.curriculum
     if how != "auto" or not outlook.windows:
@@ -93,9 +93,8 @@ async def in_curriculum_order(
     if fresh:
         stored |= await _draw_log(session, run_id, outlook, fresh)
     place = {window_id: number for number, window_id in enumerate(stored)}
-    windows = sorted(outlook.windows, key=lambda one: place[one.window_id])
     refs = sorted(outlook.refs, key=lambda one: place[one.window_id])
-    return tuple(windows), tuple(refs)
+    return outlook.windows.sorted(lambda one: place[one.window_id]), refs
 
 
 async def _draw_log(session: Session, run_id: str, outlook: Outlook, fresh: Sequence[str]) -> dict[str, str]:

@@ -6,12 +6,14 @@ In this process group by group (``judge_windows``); by workers unit by unit (``h
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from data_bridge.discovery import WindowRef
+from data_bridge.long_list import LongList, Picked
 from data_bridge.models import Window
 from data_bridge.quality import Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
@@ -37,15 +39,26 @@ class WindowVerdicts:
     groups: int
     left_out: Counter[Reason]
     """Trajectories that were not judged, by reason."""
-    judged: list[GroupResult] = field(default_factory=list)
-    failed: list[GroupResult] = field(default_factory=list)
+    _results: LongList[GroupResult]
+    """Of all windows: a very large one has more than should be in memory."""
+    _judged: array[int] = field(default_factory=lambda: array("Q"))
+    _failed: array[int] = field(default_factory=lambda: array("Q"))
+
+    @property
+    def judged(self) -> Picked[GroupResult]:
+        return Picked(self._results, self._judged)
+
+    @property
+    def failed(self) -> Picked[GroupResult]:
+        return Picked(self._results, self._failed)
 
     @property
     def is_complete(self) -> bool:
-        return len(self.judged) + len(self.failed) == self.groups
+        return len(self._judged) + len(self._failed) == self.groups
 
     def add(self, result: GroupResult) -> None:
-        (self.judged if result.reason is None else self.failed).append(result)
+        (self._judged if result.reason is None else self._failed).append(len(self._results))
+        self._results.append(result)
         self.left_out.update(exclusion.reason for exclusion in result.left_out)
 
 
@@ -54,9 +67,9 @@ Parts = AsyncIterable[tuple[Window, bool]]
 
 
 def planned_of(
-    summary: WindowSummary, settings: GroupingSettings, seed: int, world: World
+    summary: WindowSummary, settings: GroupingSettings, seed: int, world: World, results: LongList[GroupResult]
 ) -> tuple[PlannedWindow, WindowVerdicts]:
-    """The groups of a window by all of its rows, and the empty result that they are to fill."""
+    """The groups of a window by all of its rows, and the empty result that they are to fill, kept in ``results``."""
     parts = partition(summary.usable, settings, seed, world)
     groups = tuple(
         PlannedGroup(group_id(summary.window_id, number), tuple(one.trajectory_id for one in members))
@@ -64,7 +77,7 @@ def planned_of(
     )
     left_out = Counter(one.reason for one in summary.excluded) + Counter(reason for _, reason in parts.left_out)
     planned = PlannedWindow(summary.window_id, summary.hours, groups)
-    return planned, WindowVerdicts(summary.window_id, len(groups), left_out)
+    return planned, WindowVerdicts(summary.window_id, len(groups), left_out, results)
 
 
 async def judge_windows(
@@ -82,10 +95,11 @@ async def judge_windows(
     """Each window as soon as it is complete. JudgeError when the judge fails on too many groups."""
     open_windows: dict[str, WindowVerdicts] = {}
     empty: list[WindowVerdicts] = []
+    kept = LongList(GroupResult)
 
     async def groups() -> AsyncGenerator[Group, None]:
         async for summary, checked in summaries(windows, reader.rules, is_measured=is_measured):
-            planned, state = planned_of(summary, settings, seed, reader.rules.world)
+            planned, state = planned_of(summary, settings, seed, reader.rules.world, kept)
             if not planned.groups:
                 empty.append(state)
                 continue
@@ -139,9 +153,9 @@ async def hand_out(
     is_measured: Measurable | None = None,
 ) -> HandedOut:
     """Plan every window over all of its rows, and put its units into the ledger; nobody begins before ``start``."""
-    handed = HandedOut()
+    handed, kept = HandedOut(), LongList(GroupResult)
     async for summary, _ in summaries(windows, rules, is_measured=is_measured):
-        planned, state = planned_of(summary, settings, seed, rules.world)
+        planned, state = planned_of(summary, settings, seed, rules.world, kept)
         handed.windows[state.window_id] = state
         wanted = {name for group in planned.groups for name in group.trajectory_ids}
         members = [one for one in summary.usable if one.trajectory_id in wanted]

@@ -121,13 +121,14 @@ class Ahead:
     async def _ask(self, log: SurveyedLog, outlook: Outlook) -> None:
         """Read the groups of the day and begin to judge them."""
         session = self._session
-        planned = {window.window_id: window for window in outlook.plan.windows}
+        windows = outlook.plan.windows
+        planned = {window.window_id: number for number, window in enumerate(windows)}
         refs = [ref for ref in outlook.refs if ref.window_id in planned]
         rules = replace(log.reader.rules, min_agents=MIN_GROUP)
         async with aclosing(log.reader.stream(refs)) as stream:
             async for window in stream:
                 lasting = await session.ledger.lasting(session.settings.model.model, [window.window_id])
-                for group in assemble(check(window, rules), planned[window.window_id], lasting).groups:
+                for group in assemble(check(window, rules), windows[planned[window.window_id]], lasting).groups:
                     self._judge.ask(group)
 
 

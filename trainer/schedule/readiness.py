@@ -14,7 +14,7 @@ from trainer.ledger.clock import clock
 from trainer.ledger.evaluations import first_consulted
 from trainer.ledger.runs import has_ledger
 from trainer.progress import counted
-from trainer.statistics.hold_out import hold_out
+from trainer.statistics.hold_out import OneHour, hold_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ async def readiness_of(database: Database, settings: ReadinessSettings) -> Readi
         return Readiness(True, "The simulated market plays its own windows.")
     rules = window_rules(settings, now=await clock(database, settings.until))
     surveyed = await survey(WindowReader(database, rules), rules)
-    windows = [window for window in surveyed.windows if len(window.usable) >= settings.min_agents]
+    windows = [OneHour(one.window_id, one.hours) for one in surveyed.windows if len(one.usable) >= settings.min_agents]
     consulted = await first_consulted(database.pool) if await has_ledger(database) else ()
     trained = [window.window_id for window in surveyed.windows if window.is_trained]
     usable = len(windows) - len(hold_out(windows, consulted, settings, trained=trained).reasons)

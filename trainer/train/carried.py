@@ -8,7 +8,7 @@ and its rows are counted as without a peer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from data_bridge.quality import Exclusion, Reason
@@ -17,7 +17,7 @@ from trainer.ledger.batch_records import GroupRecord
 from trainer.ledger.runs import Ledger
 from trainer.train.replay import StepGroups
 from trainer.train.stored_groups import record_of_group, with_rows
-from trainer.types import JudgedGroup
+from trainer.types import JudgedGroup, PlannedWindow
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,13 @@ class CarriedGroups:
     """Whether this pass hands on what it leaves over; what waits is taken up in any case."""
     handed_on: int = 0
 
-    async def taken_up(self, planned: Collection[str]) -> list[JudgedGroup]:
-        """What waits, the oldest first; not a group of which one of the same name is ``planned`` in this pass."""
+    async def taken_up(self, windows: Iterable[PlannedWindow]) -> list[JudgedGroup]:
+        """What waits, the oldest first; not a group of which one of the same name is in ``windows`` of this pass."""
         found: list[JudgedGroup] = []
-        for waiting in await self.ledger.carried(self.model):
+        carried = await self.ledger.carried(self.model)
+        names = {waiting.group_id for waiting in carried}
+        planned = {own.group_id for one in windows for own in one.groups if own.group_id in names} if names else ()
+        for waiting in carried:
             if waiting.group_id in planned:
                 continue
             judged = await with_rows(waiting, self.reader, self.ledger, self.model)

@@ -194,7 +194,12 @@ def _desk(settings: PromptsCommand, database: Database) -> PolicyDesk:
     from trainer.run.policy_desk import PolicyDesk
 
     return PolicyDesk(
-        database, settings.policy, settings.limits, lambda: embedder_of(settings.embedding, settings.secrets)
+        database,
+        settings.policy,
+        settings.limits,
+        lambda: embedder_of(settings.embedding, settings.secrets),
+        model=settings.model.model,
+        reply=settings.deed.reply,
     )
 
 

@@ -18,12 +18,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from data_bridge.database import Database
-from data_bridge.errors import NotEnoughData
+from data_bridge.errors import ConfigurationError, NotEnoughData
 from data_bridge.quality import CheckedWindow, check
 from data_bridge.reader import WindowReader
 from data_bridge.window_ids import end_of, start_of
 from trainer.config.derived import window_rules
 from trainer.config.prompt_commands import PromptsCommand
+from trainer.config.training import ModelSettings
 from trainer.evaluate.blind_trial import ModelPolicy, compare_policies
 from trainer.evaluate.comparison import Contestant, TrialPlan
 from trainer.evaluate.prompted import ByRole, PromptedPolicy
@@ -47,7 +48,7 @@ from trainer.prompts.structure import StructuredPrompt
 from trainer.prompts.writer import MutationWriter
 from trainer.run.policy_desk import NAME, experience_of, losses_of
 from trainer.run.prompt_release import new_prompt, template_of
-from trainer.types import ChatModel, Judge
+from trainer.types import ChatModel, Checkpoint, Judge
 from trainer.world.agents import EXPLORER
 
 if TYPE_CHECKING:
@@ -113,12 +114,21 @@ class TrialJudges:
         ]
 
 
+async def _replying(database: Database, model: ModelSettings) -> Checkpoint:
+    """What agents use; before the first training that is the base model, on this machine."""
+    if (used := await incumbent_of(database, model.model)) is not None:
+        return used.checkpoint
+    try:
+        return await find_checkpoint(database, model.model, 0)
+    except ConfigurationError:  # no training yet: the ledger knows no base model
+        return Checkpoint(model.model, 0, model.base_model, "cpu", model.base_model)
+
+
 @asynccontextmanager
 async def open_arena(database: Database, settings: PromptsCommand, material: PromptMaterial) -> AsyncIterator[Arena]:
     now = await clock(database, settings.windows.until)
     windows = await training_windows(database, settings, now)
-    used = await incumbent_of(database, settings.model.model)
-    checkpoint = await find_checkpoint(database, settings.model.model, 0) if used is None else used.checkpoint
+    checkpoint = await _replying(database, settings.model)
     plan = TrialPlan(
         points_per_window=settings.evaluation.eval_points,
         samples=settings.evaluation.eval_samples,

@@ -82,7 +82,7 @@ async def test_every_command_of_the_page_on_prompts_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "trader.txt").write_text("Trade on the news.\n")
+    (tmp_path / "maker.txt").write_text("Trade on the news.\n")
     few = {"EVAL_SAMPLES": "1", "EVAL_QUESTIONS": "0", "EVAL_WINDOWS": str(len(WINDOWS) // 2), "PROMPT_POINTS": "2"}
     few |= {"POLICY_HIDDEN": "8", "POLICY_BUFFER": "4", "POLICY_EPOCHS": "1", "MUTATIONS_PER_EPISODE": "2"}
     few |= {"HOME": str(tmp_path), "UNTIL": "2099-03-05T00:00"}
@@ -91,7 +91,7 @@ async def test_every_command_of_the_page_on_prompts_runs(
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("WANDB_API_KEY", "a-key-for-tests")
     monkeypatch.setenv("WANDB_TRAINING_BASE_URL", model.base_url)
-    other = await kept_prompt(played, "Trade on the news: follow it.\n", "trader")
+    other = await kept_prompt(played, "Trade on the news: follow it.\n", "market maker")
     ran = set[str]()
     for command in COMMANDS:
         words = shlex.split(command.replace(" ID ", f" {other.prompt_id} "))[2:]
@@ -99,7 +99,8 @@ async def test_every_command_of_the_page_on_prompts_runs(
         if words[0] == "serve":
             await answers(words)
             continue
-        small = {"learn": ["--decisions", "4"], "compare": ["--decisions", "4", "--gepa-budget", "2"]}
+        few_decisions = ["--decisions", "4", "--policy-buffer", "4"]
+        small = {"learn": few_decisions, "compare": [*few_decisions, "--gepa-budget", "2"]}
         code = await asyncio.to_thread(prompts_command, [*words, *small.get(words[0], [])])
         assert code in ((0, 5) if words[0] == "gate" else (0,)), command
     assert ran == {"add", "list", "learn", "compare", "gate", "release", "serve"}

@@ -41,8 +41,9 @@ from trainer.promote.publish import publish
 from trainer.prompts.material import PromptMaterial
 from trainer.prompts.structure import PromptExample, parse
 from trainer.run.promotion import go_back
-from trainer.run.prompt_learning import LedgerStore, learn_policy, training_windows
+from trainer.run.prompt_learning import LedgerStore, learn_policy
 from trainer.run.prompt_release import gate_prompt, keep_mutation, new_prompt, release_prompt
+from trainer.run.prompt_trials import training_windows
 from trainer.world.agents import scripted_cast
 from trainer.world.play import play_windows
 

@@ -19,6 +19,7 @@ from tests.builders_prompts import kept_prompt, record_prompts
 from tests.builders_report_run import HOSTILE, record_run
 from tests.integration.test_lessons_judged import WINDOWS
 from tests.integration.test_prompts_released import Obeys, model, played
+from tests.integration.test_console_calls import API
 from trainer.cli.prompts import main as prompts_command
 from trainer.ledger.releases import serving
 
@@ -49,6 +50,20 @@ async def test_the_page_shows_what_changed_escapes_it_and_releases_and_rolls_bac
         assert shown.index(second.prompt_id) < shown.index(f'id="{first.prompt_id}"')
         assert "gain <b>0.25</b>" in shown
         assert 'id="actions"' in shown
+        assert 'id="chances"' not in shown, "torch is loaded only for whoever asks"
+        asked = f"/prompts?prompt={first.prompt_id}"
+        assert f'href="{asked}#chances"' in shown
+        chances = (await client.get(asked)).text
+        told = (await client.post(f"{API}/prompts/policy/get_distribution", json={"prompt": first.text})).json()
+        rows = dict(zip(told["names"], zip(told["probabilities"], told["action_mask"], strict=True), strict=True))
+        for name, (chance, applies) in rows.items():
+            said = f"</meter> {100 * chance:.1f}%" if applies else "does not apply"
+            row = re.search(rf'<th scope="row" class="text">{name.replace("_", " ")}</th><td>(?!\d)(.*?)</td>', chances)
+            assert row is not None
+            assert said in row[1]
+        assert {applies for _, applies in rows.values()} == {True, False}
+        assert (await client.get("/prompts?prompt=p-nothing")).status_code == 422
+        assert (await client.get(f"/prompts?prompt=p-{'0' * 16}")).status_code == 404
 
         async def post(path: str, **form: str) -> int:
             return (await client.post(path, data=form)).status_code

@@ -277,6 +277,15 @@ def test_the_command_adds_lists_shows_mutates_compares_texts_and_releases(
     prompts("show", "p-nothing", code=2)
     prompts("diff", added["prompt_id"], code=2)
     prompts("gate", code=2)
+    for wrong in (["--reply", "("], ["--role", "a\nb"], ["--role", "x" * 101]):
+        prompts("mutate", added["prompt_id"], "--mutation", "try_catch", *wrong, code=2)
+    prompts("serve", "--policy-input", "384", code=2)
+    assert prompts_command(["learn", *flags[:-1]]) == 2
+    assert "no prompt without a role to begin with" in capsys.readouterr().err
+    assert prompts_command(["show", made["prompt_id"], *flags[:-1]]) == 0
+    assert capsys.readouterr().out.endswith(made["text"]), "line by line"
+    assert prompts_command(["diff", made["prompt_id"], *flags[:-1]]) == 0
+    assert "Trade on the news.\n" in capsys.readouterr().out
     prompts("release", made["prompt_id"], "--force", code=2)
     (tmp_path / "empty.txt").write_text("\n")
     prompts("add", str(tmp_path / "empty.txt"), code=2)

@@ -164,7 +164,7 @@ async def _show(settings: PromptsCommand, database: Database) -> None:
     came = f"{one.mutation} of {one.parent}" if one.parent else "added"
     say(f"{one.prompt_id}{_of_role(one.role)}: {came} by {one.made_by}, {one.made_at:%Y-%m-%d %H:%M} UTC")
     say(*(f"  {name}: {value}" for name, value in one.evidence.items()))
-    say(f"  in the versions: {', '.join(versions) or 'none'}", "", one.text)
+    say(f"  in the versions: {', '.join(versions) or 'none'}", "", *one.text.rstrip("\n").split("\n"))
 
 
 async def _diff(settings: PromptsCommand, database: Database) -> None:
@@ -180,7 +180,7 @@ async def _diff(settings: PromptsCommand, database: Database) -> None:
         say_json({"from": other.prompt_id, "to": one.prompt_id, "parts": [asdict(part) for part in parts]})
         return
     marks = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
-    say("".join(marks[part.change].format(part.text) for part in parts))
+    say(*"".join(marks[part.change].format(part.text) for part in parts).rstrip("\n").split("\n"))
 
 
 async def _material(settings: PromptsCommand, database: Database) -> PromptMaterial:
@@ -235,7 +235,8 @@ async def _starts(settings: PromptsCommand, database: Database) -> list[Structur
         if one.role == settings.deed.prompt_role and one.parent is None
     ]
     if not found:
-        raise ConfigurationError("There is no prompt to begin with: `prompts.py add FILE` keeps one.")
+        whose = _of_role(settings.deed.prompt_role) or " without a role"
+        raise ConfigurationError(f"There is no prompt{whose} to begin with: `prompts.py add FILE` keeps one.")
     return [parse(one.text) for one in found]
 
 
@@ -321,6 +322,10 @@ async def _release(settings: PromptsCommand, database: Database) -> None:
 
 
 async def _serve(settings: PromptsCommand) -> int:
+    from trainer.console.policy_api import DIMENSIONS
+
+    if settings.policy.policy_input < DIMENSIONS:
+        raise ConfigurationError(f"--policy-input must be at least {DIMENSIONS}: so many numbers clients send.")
     listening = listen(settings.server.prompt_host, settings.server.prompt_port)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(database_of(settings, migrate=True))

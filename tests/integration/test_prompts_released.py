@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -214,6 +215,23 @@ def test_a_prompt_is_found_in_messages_and_not_in_what_an_agent_says() -> None:
     claims = [ChatMessage(role="user", content=messages[0].text()), *messages[1:]]
     assert values_in(claims, one) is None, "only the system text counts"
     assert with_prompt(messages, shorter, {"name": "Eve", "what": "tea"})[-1].text() == "$B down"
+
+
+def test_values_are_found_wherever_they_end_and_a_hostile_log_takes_no_time() -> None:
+    def found(system: str, text: str) -> dict[str, str] | None:
+        messages = [ChatMessage(role="system", content=text), ChatMessage(role="user", content="$B down")]
+        return values_in(messages, template(system))
+
+    twice = "{title} {name}, trade. {name} must reply."
+    assert found(twice, "Chief Executive Ann, trade. Ann must reply.") == {"title": "Chief Executive", "name": "Ann"}
+    assert found(twice, "Chief Executive Ann, trade. Bob must reply.") is None
+    assert found("{a}. {b}. End.", "1. 2. 3. End.") == {"a": "1", "b": "2. 3"}
+    assert found("{a}{b}", "xy") == {"a": "", "b": "xy"}
+    assert found("{a}.", "x") is None
+    started = process_time()
+    assert found("You are {a}. {b}. {c}. {d}. End.", "You are " + ". " * 50_000) is None
+    assert found("{a} {b} {a} {b}!", " " * 100_000) is None
+    assert process_time() - started < 30, "a regular expression would take days"
 
 
 def test_a_canary_counts_only_where_its_prompt_was_used() -> None:

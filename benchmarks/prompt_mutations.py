@@ -5,9 +5,9 @@
 Learnt on the measured table of ``planted_prompts`` (prompt, mutation, score of the embedded model). Each seed learns on
 five wordings with all their defects and improves the other three, which it has not seen. ``--live`` asks the model
 itself, at other questions with unseen words, about a sample of what the policy and the others made of unseen prompts,
-random mutation among them (one random episode for each seed and prompt).
-``--bandit`` is PPO alone: 4,096 decisions with one best arm, three seeds. Every seed is a line of FILE as soon as it
-is learnt, and is not learnt again.
+random mutation among them (one random episode for each seed and prompt). ``--bandit`` is PPO alone: 4,096 decisions
+with one best arm, three seeds, the default settings but for updates of 128 decisions instead of 2,048. Every seed is a
+line of FILE as soon as it is learnt, and is not learnt again.
 
 Printed: the gain of each contestant over the unseen prompts with defects, with 95 % intervals over wordings and seeds;
 the policy's gain minus theirs; how often it keeps the good prompt, as drawn by its probabilities; and how often the

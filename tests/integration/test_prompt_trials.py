@@ -52,7 +52,7 @@ async def test_the_prompt_of_a_role_is_judged_at_decisions_of_that_role_alone(
         whose = {own.trajectory_id: own.role for one in arena.judges.windows for own in one.usable}
     assert len(scores) == 3
     assert {whose[one.point.split("/")[0]] for one in scores} == {"market maker"}
-    assert all(one.score > 0 for one in scores), "everywhere else the logged prompt would have been compared with itself"
+    assert all(one.score > 0 for one in scores), "elsewhere the logged prompt stands on both sides"
     nobody = small(tmp_path, model, prompt_role="baker")
     with pytest.raises(NotEnoughData, match=r"no decision of the role 'baker' in the windows before"):
         await training_windows(played, nobody, end_of(WINDOWS[-1], 1))

@@ -17,9 +17,9 @@ from data_bridge.database import Database
 from tests.builders_console import FULL, READ, opened_console
 from tests.builders_prompts import kept_prompt, record_prompts
 from tests.builders_report_run import HOSTILE, record_run
+from tests.integration.test_console_calls import API
 from tests.integration.test_lessons_judged import WINDOWS
 from tests.integration.test_prompts_released import Obeys, model, played
-from tests.integration.test_console_calls import API
 from trainer.cli.prompts import main as prompts_command
 from trainer.ledger.releases import serving
 

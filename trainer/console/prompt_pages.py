@@ -102,9 +102,7 @@ async def prompts_page(visit: Visit) -> Response:
     ]
     asked = visit.request.query_params.get("prompt", "")
     chances = await chances_for(visit, asked) if asked else None
-    return visit.page(
-        "prompts", "Prompts", prompts=shown, counts=counts, actions=actions, given=given, chances=chances
-    )
+    return visit.page("prompts", "Prompts", prompts=shown, counts=counts, actions=actions, given=given, chances=chances)
 
 
 def _asked(form: Mapping[str, str]) -> tuple[str, str, str]:

@@ -42,7 +42,7 @@ from trainer.prompts.material import PromptMaterial
 from trainer.prompts.structure import StructuredPrompt
 from trainer.prompts.writer import MutationWriter
 from trainer.run.prompt_release import template_of
-from trainer.types import ChatModel, Checkpoint, Completion, Judge
+from trainer.types import Checkpoint, Completion, Judge
 from trainer.world.agents import EXPLORER
 
 _AT_ONCE = 32

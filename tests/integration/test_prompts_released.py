@@ -41,6 +41,7 @@ from trainer.promote.canary import was_prompted
 from trainer.promote.publish import publish
 from trainer.prompts.material import PromptMaterial
 from trainer.prompts.structure import PromptExample, parse
+from trainer.prompts.writer import MutationWriter
 from trainer.run.promotion import go_back
 from trainer.run.prompt_learning import LedgerStore, learn_policy
 from trainer.run.prompt_release import gate_prompt, keep_mutation, new_prompt, release_prompt
@@ -268,6 +269,40 @@ async def test_learning_goes_on_where_it_was_and_the_gate_never_sees_its_windows
     evaluation = (await gate_prompt(played, gated, prompt, PromptMaterial(), say=lambda line: None)).evaluation
     learnt = max(one.window.window_id for one in windows)
     assert min(one.window_id for one in evaluation.windows) > learnt
+
+
+class Writes:
+    """A model that writes the same whatever it is asked."""
+
+    name = "a-model"
+
+    def __init__(self, reply: str) -> None:
+        self._reply = reply
+
+    async def ask(self, system: str, user: str) -> str | None:
+        return self._reply
+
+
+async def test_a_mutation_is_written_by_the_model_unless_it_breaks_a_promise(
+    database: Database, model: Obeys, tmp_path: Path
+) -> None:
+    settings = settings_for(tmp_path, model)
+    first = await kept(database, settings, "You are {name}.\n\n## Format\nReply BUY or SELL.\n")
+
+    async def made(mutation: str, reply: str) -> PromptRow:
+        writer = MutationWriter(Writes(f"<prompt>\n{reply}\n</prompt>"))
+        return (await keep_mutation(database, first, mutation, PromptMaterial(), settings.limits, writer))[0]
+
+    written = await made("expansion", f"{first.text}\n## Context\nIt rains.\n")
+    assert (written.made_by, written.parent) == ("a-model", first.prompt_id)
+    assert "It rains." in written.text
+    for broken in ("## Format\nReply BUY or SELL.", "You are {name}.", f"{first.text}\n{{secret}}"):
+        assert (await made("try_catch", broken)).made_by == "operator", (
+            "a variable or the format changed"
+        )
+    with pytest.raises(ConfigurationError, match="no mutation 'rhyme'"):
+        await made("rhyme", written.text)
+    assert (await made("keep", written.text)).prompt_id == first.prompt_id
 
 
 def test_the_command_adds_lists_shows_mutates_compares_texts_and_releases(

@@ -204,6 +204,8 @@ def _desk(settings: PromptsCommand, database: Database) -> PolicyDesk:
 
 
 async def _mutate(settings: PromptsCommand, database: Database) -> None:
+    from trainer.judge.open import open_writing
+    from trainer.prompts.writer import MutationWriter
     from trainer.run.prompt_release import keep_mutation
 
     one, mutation = await _found(settings, database), settings.deed.mutation
@@ -214,7 +216,10 @@ async def _mutate(settings: PromptsCommand, database: Database) -> None:
         finally:
             await desk.close()
         mutation = selected.name
-    made, is_new = await keep_mutation(database, one, mutation, await _material(settings, database), settings.limits)
+    async with open_writing(settings.judge, settings.secrets, database, "prompts") as writing:
+        writer = None if writing is None else MutationWriter(writing)
+        how = (await _material(settings, database), settings.limits, writer)
+        made, is_new = await keep_mutation(database, one, mutation, *how)
     if settings.output.json_output:
         say_json(_plain(made) | {"new": is_new, "selected": mutation})
     elif made.prompt_id == one.prompt_id:

@@ -138,14 +138,17 @@ async def _keep_what_it_makes(
     for one, prompt in zip(episode.steps, episode.prompts, strict=True):
         if prompt.prompt_id == parent.prompt_id:
             continue
+        mutation = episode.mutations[one.step]
+        written_by = (await arena.mutated(parent, mutation)).written_by
         points = len(await arena.judges.judge(prompt))
+        measured = {"gain": round(one.reward, 5), "learnt_until": until, "points": points}
         kept = new_prompt(
             prompt,
             settings.deed.prompt_role,
             settings.limits,
             parent=parent,
-            mutation=episode.mutations[one.step],
-            evidence={"gain": round(one.reward, 5), "learnt_until": until, "points": points},
+            mutation=mutation,
+            evidence=measured | {"written_by": written_by},
             made_by="policy",
             material=arena.material,
         )

@@ -297,9 +297,7 @@ async def test_a_mutation_is_written_by_the_model_unless_it_breaks_a_promise(
     assert (written.made_by, written.parent) == ("a-model", first.prompt_id)
     assert "It rains." in written.text
     for broken in ("## Format\nReply BUY or SELL.", "You are {name}.", f"{first.text}\n{{secret}}"):
-        assert (await made("try_catch", broken)).made_by == "operator", (
-            "a variable or the format changed"
-        )
+        assert (await made("try_catch", broken)).made_by == "operator", "a variable or the format changed"
     with pytest.raises(ConfigurationError, match="no mutation 'rhyme'"):
         await made("rhyme", written.text)
     assert (await made("keep", written.text)).prompt_id == first.prompt_id

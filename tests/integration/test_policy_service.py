@@ -79,8 +79,9 @@ async def test_wrong_input_is_refused_with_a_sentence(database: Database, tmp_pa
             assert await refused(path, {"prompt": ""}) == (422, "prompt")
             assert await refused(path, {"prompt": "x" * 100_001}) == (422, "prompt")
             assert await refused(path, {"embedding": EMBEDDING, "action_mask": [False] * 6}) == (422, "action_mask.0")
-            for nothing in ({}, [], None, 5, {"action_mask": [True] * 6}):
-                assert await refused(path, nothing) == (422, "")
+            nothing: list[Any] = [{}, [], None, 5, {"action_mask": [True] * 6}]
+            for body in nothing:
+                assert await refused(path, body) == (422, "")
         assert await refused("/store_experience", experience(2)) == (404, "version")
         assert await refused("/store_experience", experience(1, action=6)) == (422, "action")
         no_expansion = [True, True, True, False, True, True]

@@ -147,7 +147,11 @@ async def test_the_comparison_is_at_the_same_prompts() -> None:
     assert found.gains("best fixed") == pytest.approx([0.5, 0.0])
     assert found.gains("policy")[0] == pytest.approx(0.5)
     assert sum(found.difference("policy", "random")) > 0
-    assert len(found.table()) == 6
+    standing = {one.contestant: one for one in found.standings()}
+    assert set(standing) == set(found.names)
+    assert standing["best fixed"].gain.mean == pytest.approx(0.25)
+    assert standing["policy"].policy_minus is None
+    assert standing["gepa"].scores > 0
 
 
 class KilledBetween(InMemory):

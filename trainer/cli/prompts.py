@@ -265,13 +265,19 @@ async def _learn(settings: PromptsCommand, database: Database) -> None:
             say(f"Learnt from {said}; kept {counted(done.prompts, 'new prompt')}.")
         return
     with alive("comparing", quiet=quiet):
-        table = await compare_contestants(database, settings, **how)  # type: ignore[arg-type]
+        found = await compare_contestants(database, settings, **how)  # type: ignore[arg-type]
     if quiet:
-        say_json([dict(zip(("contestant", "gain", "policy_minus", "scores"), row, strict=True)) for row in table])
+        say_json([asdict(one) for one in found])
         return
-    names = ("contestant", "gain", "policy minus it", "scores asked for")
     show_table(
-        [Column(name, [str(row[place]) for row in table]) for place, name in enumerate(names)],
+        [
+            Column("contestant", [one.contestant for one in found]),
+            Column("gain", [one.gain.told("+") for one in found]),
+            Column(
+                "policy minus it", ["" if one.policy_minus is None else one.policy_minus.told("+") for one in found]
+            ),
+            Column("scores asked for", [str(one.scores) for one in found], is_number=True),
+        ],
         sys.stdout,
     )
 

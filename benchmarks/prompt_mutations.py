@@ -4,9 +4,10 @@
 
 Learnt on the measured table of ``planted_prompts`` (prompt, mutation, score of the embedded model). Each seed learns on
 five wordings with all their defects and improves the other three, which it has not seen. ``--live`` asks the model
-itself, at other questions with unseen words, about a sample of what the policy and the others made of unseen prompts.
-``--bandit`` is PPO alone: 4,096 decisions with one best arm, three seeds. Every seed is a line of FILE as soon as it
-is learnt, and is not learnt again.
+itself, at other questions with unseen words, about a sample of what the policy and the others made of unseen prompts,
+random mutation among them (one random episode for each seed and prompt). ``--bandit`` is PPO alone: 4,096 decisions
+with one best arm, three seeds, the default settings but for updates of 128 decisions instead of 2,048. Every seed is a
+line of FILE as soon as it is learnt, and is not learnt again.
 
 Printed: the gain of each contestant over the unseen prompts with defects, with 95 % intervals over wordings and seeds;
 the policy's gain minus theirs; how often it keeps the good prompt, as drawn by its probabilities; and how often the
@@ -35,8 +36,9 @@ from planted_prompts import DEFECTS, TASKS, Scorer, Table, asked, planted, reach
 
 from trainer.config.prompts import PolicySettings, PromptLimits
 from trainer.inference.embedding import EmbeddedModel
-from trainer.prompts.arena import Arena, PointScore
+from trainer.prompts.arena import Arena, PointScore, play_episode
 from trainer.prompts.compare import Contest, Improved, compare
+from trainer.prompts.contestants import RandomMutation
 from trainer.prompts.experience import KEEP, MUTATIONS, Experience, Floats
 from trainer.prompts.learn import InMemory
 from trainer.prompts.market import market_material
@@ -208,6 +210,23 @@ def sampled(seeds: Sequence[int], wordings: int, number: int) -> list[str]:
     return [str(name) for name in np.random.default_rng(5).permutation(names)[:number]]
 
 
+async def mutated_by_chance(table: Table, seeds: Sequence[int], wordings: int) -> list[Improved]:
+    """One random episode at each unseen prompt of each seed: the control of the live check. In ``compare`` the random
+    contestant's gain is a mean over many, of which no single prompt is kept."""
+
+    async def unread(text: str) -> Floats:
+        return np.zeros(1, np.float32)
+
+    arena, found = Arena(TableJudges(table), unread, market_material(), PromptLimits()), list[Improved]()
+    for seed in seeds:
+        chance = RandomMutation(seed)
+        for start in (planted(own, defect) for own in split(seed, wordings)[1] for defect in DEFECTS):
+            episode = await play_episode(arena, chance, start, start.prompt_id)
+            ids = (start.prompt_id, episode.final.prompt_id)
+            found.append(Improved(chance.name, *ids, episode.mutations, episode.gain))
+    return found
+
+
 def live_check(results: Sequence[Improved], every: dict[str, StructuredPrompt], options: argparse.Namespace) -> Any:
     """What the contestants made of some unseen prompts, at 16 questions with unseen words, asked of the model now."""
     chosen = set(sampled(options.seeds, options.wordings, options.live))
@@ -267,6 +286,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
     if options.live:
         results = [result for one in seeds for result in one.results]
+        results += await mutated_by_chance(table, options.seeds, options.wordings)
         found["live"] = live_check(results, {one.prompt_id: one for one in prompts}, options)
     return found
 

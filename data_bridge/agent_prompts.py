@@ -8,9 +8,8 @@ of itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from data_bridge.lesson_prompts import without_lessons
 from data_bridge.models import AgentTrajectory, ChatMessage, NotText
@@ -47,19 +46,44 @@ class AgentTemplate:
         return [*([ChatMessage(role="system", content=system)] if system else []), *self.turns]
 
 
-@lru_cache(maxsize=256)
-def _filled(system: str) -> re.Pattern[str]:
-    """What the system text looks like with any values: one variable twice has one value."""
-    seen: set[str] = set()
+_MOST_TRIES = 1024
+"""Ends of values that are tried for a text with a variable that stands twice. Without one the first end is the right
+one, so that nothing an agent logs can make this slow, as it could with a regular expression."""
 
-    def mark(name: str) -> str:
-        if name in seen:
-            return f"(?P={name})"
-        seen.add(name)
-        return f"(?P<{name}>.*?)"
 
-    parts = VARIABLE.split(system)
-    return re.compile("".join(mark(one) if place % 2 else re.escape(one) for place, one in enumerate(parts)), re.DOTALL)
+def _filled_in(system: str, text: str) -> dict[str, str] | None:
+    """The values with which ``system`` becomes ``text``, each the shortest that fits; one variable has one value."""
+    first, *rest = VARIABLE.split(system)
+    if not rest or not text.startswith(first):
+        return {} if text == system else None
+    marks = list(zip(rest[::2], rest[1::2], strict=True))
+    stands_twice = len(marks) > len({name for name, _ in marks})
+    return _values_from(text, len(first), marks, {}, iter(range(_MOST_TRIES if stands_twice else len(marks))))
+
+
+def _values_from(
+    text: str, place: int, marks: list[tuple[str, str]], values: dict[str, str], tries: Iterator[int]
+) -> dict[str, str] | None:
+    """``values`` with those of ``marks``, variables with the text after each, which begin at ``place``."""
+    if not marks:
+        return values
+    (name, following), *_ = marks
+    known = next((at for at, (other, _) in enumerate(marks) if other not in values and other != name), len(marks))
+    run, is_last = marks[1:known], known == len(marks)
+    end = text.find(following, place)
+    if is_last and all(other != name for other, _ in run):  # then it ends so far before the end of the text
+        end = len(text) - len(following) - sum(len(values[other]) + len(after) for other, after in run)
+        end = end if end >= place else -1
+    while end >= 0 and next(tries, None) is not None:
+        filled = {**values, name: text[place:end]}
+        written = following + "".join(filled[other] + after for other, after in run)
+        behind = end + len(written)
+        if text.startswith(written, end) and (not is_last or behind == len(text)):
+            found = _values_from(text, behind, marks[known:], filled, tries)
+            if found is not None:
+                return found
+        end = text.find(following, end + 1)
+    return None
 
 
 def values_in(messages: Sequence[ChatMessage], template: AgentTemplate) -> dict[str, str] | None:
@@ -70,9 +94,10 @@ def values_in(messages: Sequence[ChatMessage], template: AgentTemplate) -> dict[
         return None
     values: dict[str, str] = {}
     if template.system:
-        if not chat or chat[0][0] != "system" or (match := _filled(template.system).fullmatch(chat[0][1])) is None:
+        found = _filled_in(template.system, chat[0][1]) if chat and chat[0][0] == "system" else None
+        if found is None:
             return None
-        values, chat = match.groupdict(), chat[1:]
+        values, chat = found, chat[1:]
     turns = [(one.role, one.text()) for one in template.turns]
     return values if chat[: len(turns)] == turns and len(chat) > len(turns) else None
 

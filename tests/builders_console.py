@@ -67,7 +67,9 @@ def services_of(
         close_advisor=advisor.close,
         wanted_precision=settings.advice.advice_precision,
         lessons=LessonDesk(database, settings.lessons.game, settings.kept, embedder or WordEmbedder),
-        policy=PolicyDesk(database, settings.policy, settings.limits, embedder or WordEmbedder),
+        policy=PolicyDesk(
+            database, settings.policy, settings.limits, embedder or WordEmbedder, model=settings.model.model
+        ),
     )
 
 

@@ -25,7 +25,7 @@ def die(*_: Any, **__: Any) -> Any:
 async def main(url: str, home: Path, where: str) -> None:
     settings = PolicySettings(policy_hidden=(8,), policy_epochs=1, policy_buffer=16)
     async with open_database(url, home) as database:
-        desk = PolicyDesk(database, settings, ConsolePrompts(), WordEmbedder)
+        desk = PolicyDesk(database, settings, ConsolePrompts(), WordEmbedder, model="hindsight")
         embedding = struct.pack("<1536f", *[0.1] * 1536)
         for number in range(settings.policy_buffer):
             name = str(number)

@@ -16,11 +16,17 @@ import pytest
 from data_bridge.database import Database
 from tests.builders_console import FULL, READ, door_of
 from tests.builders_lessons import WordEmbedder
+from tests.integration.test_lessons_judged import MARKET, WINDOWS
 from trainer.config.prompts import ConsolePrompts, PolicySettings
 from trainer.console.policy_api import ACTIONS, DIMENSIONS
 from trainer.console.policy_app import PolicyServices, make_policy_app
 from trainer.prompts.experience import MUTATIONS
+from trainer.prompts.market import market_material
+from trainer.prompts.mutations import applicable
+from trainer.prompts.structure import parse
 from trainer.run.policy_desk import PolicyDesk
+from trainer.world.agents import scripted_cast
+from trainer.world.play import play_windows
 
 ROOT = Path(__file__).parents[2]
 EMBEDDING = [0.01 * (place % 7) for place in range(DIMENSIONS)]
@@ -34,7 +40,7 @@ def quick(**values: Any) -> PolicySettings:
 
 @asynccontextmanager
 async def served(database: Database, home: Path) -> AsyncIterator[tuple[PolicyDesk, httpx.AsyncClient]]:
-    desk = PolicyDesk(database, quick(), ConsolePrompts(), WordEmbedder)
+    desk = PolicyDesk(database, quick(), ConsolePrompts(), WordEmbedder, model="hindsight")
     app = make_policy_app(PolicyServices(database, desk), door_of(home))
     transport = httpx.ASGITransport(app)
     headers = {"authorization": f"Bearer {FULL}"}
@@ -65,28 +71,50 @@ async def test_wrong_input_is_refused_with_a_sentence(database: Database, tmp_pa
             assert said["message"].endswith(".")
             return answer.status_code, said["field"] or ""
 
-        nan = [float("nan"), *EMBEDDING[1:]]
         for path in ("/select_action", "/get_distribution"):
-            assert (await refused(path, {"embedding": EMBEDDING[:-1]}))[0] == 422
-            assert (await refused(path, {"embedding": nan}))[0] in (400, 422)
-            assert (await refused(path, {"embedding": EMBEDDING, "prompt": "both"}))[0] == 422
-            assert (await refused(path, {"prompt": ""}))[0] == 422
-            assert (await refused(path, {"embedding": EMBEDDING, "action_mask": [False] * 6}))[0] == 422
+            assert await refused(path, {"embedding": EMBEDDING[:-1]}) == (422, "embedding")
+            for broken in (float("nan"), float("inf"), "0.1", True, None, [0.1], 1e7):
+                assert await refused(path, {"embedding": [broken, *EMBEDDING[1:]]}) == (422, "embedding.0")
+            assert await refused(path, {"embedding": EMBEDDING, "prompt": "both"}) == (422, "embedding")
+            assert await refused(path, {"prompt": ""}) == (422, "prompt")
+            assert await refused(path, {"prompt": "x" * 100_001}) == (422, "prompt")
+            assert await refused(path, {"embedding": EMBEDDING, "action_mask": [False] * 6}) == (422, "action_mask.0")
+            nothing: list[Any] = [{}, [], None, 5, {"action_mask": [True] * 6}]
+            for body in nothing:
+                assert await refused(path, body) == (422, "")
         assert await refused("/store_experience", experience(2)) == (404, "version")
         assert await refused("/store_experience", experience(1, action=6)) == (422, "action")
         no_expansion = [True, True, True, False, True, True]
         assert await refused("/store_experience", experience(1, action_mask=no_expansion)) == (409, "action")
-        assert (await refused("/store_experience", experience(1, reward=float("inf"))))[0] in (400, 422)
+        for broken in (float("nan"), float("inf"), "0.5", True, 1e7):
+            assert await refused("/store_experience", experience(1, reward=broken)) == (422, "reward")
         await client.post("/store_experience", json=experience(1, "one"))
         assert await refused("/store_experience", experience(1, "one", reward=0.4)) == (409, "experience_id")
         assert await refused("/load", {"name": "never"}) == (404, "name")
-        assert await refused("/save", {"name": "../etc/passwd"}) == (422, "name")
+        for path in ("/save", "/load"):
+            for name in ("../etc/passwd", "a/b", ".hidden", "-rf", "", "x" * 65, "a\n", None, 5):
+                assert await refused(path, {"name": name}) == (422, "name")
         only_looks = {"authorization": f"Bearer {READ}"}
         assert (await client.post("/update", json={}, headers=only_looks)).status_code == 403
         assert (await client.get("/stats", headers={"authorization": ""})).status_code == 401
         assert (await client.get("/stats", headers={"host": "elsewhere.example"})).status_code == 421
         assert (await client.get("/health", headers={"authorization": ""})).json() == {"status": "ok"}
         assert (await client.get("/nothing")).json()["error"]["code"] == "not_found"
+
+
+async def test_a_prompt_by_its_text_may_get_whatever_the_games_operators_could_make_of_it(
+    database: Database, tmp_path: Path
+) -> None:
+    await play_windows(database, tmp_path / "spool", MARKET, scripted_cast(1, 7), WINDOWS[:1])
+    async with served(database, tmp_path) as (_, client):
+        asked = {"prompt": "You trade.\n"}
+        found = (await client.post("/get_distribution", json=asked)).json()
+        expected = applicable(parse(asked["prompt"]), market_material(), ConsolePrompts())
+        assert found["action_mask"] == list(expected)
+        assert found["probabilities"][ACTIONS.index("expansion")] > 0, "the market offers worked examples"
+        only_keep = [True, *[False] * 5]
+        told = (await client.post("/select_action", json=asked | {"action_mask": only_keep})).json()
+        assert (told["name"], told["action_mask"]) == ("keep", only_keep), "the client knows better what it can do"
 
 
 async def test_32_clients_lose_no_experience_and_no_update_mixes_two_versions(
@@ -152,7 +180,7 @@ async def test_killed_in_an_update_the_last_good_checkpoint_stays(
     command = [sys.executable, "-m", "tests.fakes.dying_policy", database_url, str(tmp_path), where]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
     assert await process.wait() == -9
-    desk = PolicyDesk(database, quick(), ConsolePrompts(), WordEmbedder)
+    desk = PolicyDesk(database, quick(), ConsolePrompts(), WordEmbedder, model="hindsight")
     try:
         found = await desk.counts()
         is_done = where == "committed"

@@ -17,6 +17,7 @@ from data_bridge.database import Database
 from tests.builders_console import FULL, READ, opened_console
 from tests.builders_prompts import kept_prompt, record_prompts
 from tests.builders_report_run import HOSTILE, record_run
+from tests.integration.test_console_calls import API
 from tests.integration.test_lessons_judged import WINDOWS
 from tests.integration.test_prompts_released import Obeys, model, played
 from trainer.cli.prompts import main as prompts_command
@@ -49,6 +50,20 @@ async def test_the_page_shows_what_changed_escapes_it_and_releases_and_rolls_bac
         assert shown.index(second.prompt_id) < shown.index(f'id="{first.prompt_id}"')
         assert "gain <b>0.25</b>" in shown
         assert 'id="actions"' in shown
+        assert 'id="chances"' not in shown, "torch is loaded only for whoever asks"
+        asked = f"/prompts?prompt={first.prompt_id}"
+        assert f'href="{asked}#chances"' in shown
+        chances = (await client.get(asked)).text
+        told = (await client.post(f"{API}/prompts/policy/get_distribution", json={"prompt": first.text})).json()
+        rows = dict(zip(told["names"], zip(told["probabilities"], told["action_mask"], strict=True), strict=True))
+        for name, (chance, applies) in rows.items():
+            said = f"</meter> {100 * chance:.1f}%" if applies else "does not apply"
+            row = re.search(rf'<th scope="row" class="text">{name.replace("_", " ")}</th><td>(?!\d)(.*?)</td>', chances)
+            assert row is not None
+            assert said in row[1]
+        assert {applies for _, applies in rows.values()} == {True, False}
+        assert (await client.get("/prompts?prompt=p-nothing")).status_code == 422
+        assert (await client.get(f"/prompts?prompt=p-{'0' * 16}")).status_code == 404
 
         async def post(path: str, **form: str) -> int:
             return (await client.post(path, data=form)).status_code
@@ -82,7 +97,7 @@ async def test_every_command_of_the_page_on_prompts_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "trader.txt").write_text("Trade on the news.\n")
+    (tmp_path / "maker.txt").write_text("Trade on the news.\n")
     few = {"EVAL_SAMPLES": "1", "EVAL_QUESTIONS": "0", "EVAL_WINDOWS": str(len(WINDOWS) // 2), "PROMPT_POINTS": "2"}
     few |= {"POLICY_HIDDEN": "8", "POLICY_BUFFER": "4", "POLICY_EPOCHS": "1", "MUTATIONS_PER_EPISODE": "2"}
     few |= {"HOME": str(tmp_path), "UNTIL": "2099-03-05T00:00"}
@@ -91,7 +106,7 @@ async def test_every_command_of_the_page_on_prompts_runs(
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("WANDB_API_KEY", "a-key-for-tests")
     monkeypatch.setenv("WANDB_TRAINING_BASE_URL", model.base_url)
-    other = await kept_prompt(played, "Trade on the news: follow it.\n", "trader")
+    other = await kept_prompt(played, "Trade on the news: follow it.\n", "market maker")
     ran = set[str]()
     for command in COMMANDS:
         words = shlex.split(command.replace(" ID ", f" {other.prompt_id} "))[2:]
@@ -99,7 +114,8 @@ async def test_every_command_of_the_page_on_prompts_runs(
         if words[0] == "serve":
             await answers(words)
             continue
-        small = {"learn": ["--decisions", "4"], "compare": ["--decisions", "4", "--gepa-budget", "2"]}
+        few_decisions = ["--decisions", "4", "--policy-buffer", "4"]
+        small = {"learn": few_decisions, "compare": [*few_decisions, "--gepa-budget", "2"]}
         code = await asyncio.to_thread(prompts_command, [*words, *small.get(words[0], [])])
         assert code in ((0, 5) if words[0] == "gate" else (0,)), command
     assert ran == {"add", "list", "learn", "compare", "gate", "release", "serve"}

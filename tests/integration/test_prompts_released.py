@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -40,9 +41,11 @@ from trainer.promote.canary import was_prompted
 from trainer.promote.publish import publish
 from trainer.prompts.material import PromptMaterial
 from trainer.prompts.structure import PromptExample, parse
+from trainer.prompts.writer import MutationWriter
 from trainer.run.promotion import go_back
-from trainer.run.prompt_learning import LedgerStore, learn_policy, training_windows
+from trainer.run.prompt_learning import LedgerStore, learn_policy
 from trainer.run.prompt_release import gate_prompt, keep_mutation, new_prompt, release_prompt
+from trainer.run.prompt_trials import training_windows
 from trainer.world.agents import scripted_cast
 from trainer.world.play import play_windows
 
@@ -215,6 +218,23 @@ def test_a_prompt_is_found_in_messages_and_not_in_what_an_agent_says() -> None:
     assert with_prompt(messages, shorter, {"name": "Eve", "what": "tea"})[-1].text() == "$B down"
 
 
+def test_values_are_found_wherever_they_end_and_a_hostile_log_takes_no_time() -> None:
+    def found(system: str, text: str) -> dict[str, str] | None:
+        messages = [ChatMessage(role="system", content=text), ChatMessage(role="user", content="$B down")]
+        return values_in(messages, template(system))
+
+    twice = "{title} {name}, trade. {name} must reply."
+    assert found(twice, "Chief Executive Ann, trade. Ann must reply.") == {"title": "Chief Executive", "name": "Ann"}
+    assert found(twice, "Chief Executive Ann, trade. Bob must reply.") is None
+    assert found("{a}. {b}. End.", "1. 2. 3. End.") == {"a": "1", "b": "2. 3"}
+    assert found("{a}{b}", "xy") == {"a": "", "b": "xy"}
+    assert found("{a}.", "x") is None
+    started = process_time()
+    assert found("You are {a}. {b}. {c}. {d}. End.", "You are " + ". " * 50_000) is None
+    assert found("{a} {b} {a} {b}!", " " * 100_000) is None
+    assert process_time() - started < 30, "a regular expression would take days"
+
+
 def test_a_canary_counts_only_where_its_prompt_was_used() -> None:
     row = make_trajectory()
     assert prompts_used(row, [template("never said")]) == {None}
@@ -251,6 +271,38 @@ async def test_learning_goes_on_where_it_was_and_the_gate_never_sees_its_windows
     assert min(one.window_id for one in evaluation.windows) > learnt
 
 
+class Writes:
+    """A model that writes the same whatever it is asked."""
+
+    name = "a-model"
+
+    def __init__(self, reply: str) -> None:
+        self._reply = reply
+
+    async def ask(self, system: str, user: str) -> str | None:
+        return self._reply
+
+
+async def test_a_mutation_is_written_by_the_model_unless_it_breaks_a_promise(
+    database: Database, model: Obeys, tmp_path: Path
+) -> None:
+    settings = settings_for(tmp_path, model)
+    first = await kept(database, settings, "You are {name}.\n\n## Format\nReply BUY or SELL.\n")
+
+    async def made(mutation: str, reply: str) -> PromptRow:
+        writer = MutationWriter(Writes(f"<prompt>\n{reply}\n</prompt>"))
+        return (await keep_mutation(database, first, mutation, PromptMaterial(), settings.limits, writer))[0]
+
+    written = await made("expansion", f"{first.text}\n## Context\nIt rains.\n")
+    assert (written.made_by, written.parent) == ("a-model", first.prompt_id)
+    assert "It rains." in written.text
+    for broken in ("## Format\nReply BUY or SELL.", "You are {name}.", f"{first.text}\n{{secret}}"):
+        assert (await made("try_catch", broken)).made_by == "operator", "a variable or the format changed"
+    with pytest.raises(ConfigurationError, match="no mutation 'rhyme'"):
+        await made("rhyme", written.text)
+    assert (await made("keep", written.text)).prompt_id == first.prompt_id
+
+
 def test_the_command_adds_lists_shows_mutates_compares_texts_and_releases(
     database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,6 +328,15 @@ def test_the_command_adds_lists_shows_mutates_compares_texts_and_releases(
     prompts("show", "p-nothing", code=2)
     prompts("diff", added["prompt_id"], code=2)
     prompts("gate", code=2)
+    for wrong in (["--reply", "("], ["--role", "a\nb"], ["--role", "x" * 101]):
+        prompts("mutate", added["prompt_id"], "--mutation", "try_catch", *wrong, code=2)
+    prompts("serve", "--policy-input", "384", code=2)
+    assert prompts_command(["learn", *flags[:-1]]) == 2
+    assert "no prompt without a role to begin with" in capsys.readouterr().err
+    assert prompts_command(["show", made["prompt_id"], *flags[:-1]]) == 0
+    assert capsys.readouterr().out.endswith(made["text"]), "line by line"
+    assert prompts_command(["diff", made["prompt_id"], *flags[:-1]]) == 0
+    assert "Trade on the news.\n" in capsys.readouterr().out
     prompts("release", made["prompt_id"], "--force", code=2)
     (tmp_path / "empty.txt").write_text("\n")
     prompts("add", str(tmp_path / "empty.txt"), code=2)

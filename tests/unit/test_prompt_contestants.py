@@ -147,7 +147,11 @@ async def test_the_comparison_is_at_the_same_prompts() -> None:
     assert found.gains("best fixed") == pytest.approx([0.5, 0.0])
     assert found.gains("policy")[0] == pytest.approx(0.5)
     assert sum(found.difference("policy", "random")) > 0
-    assert len(found.table()) == 6
+    standing = {one.contestant: one for one in found.standings()}
+    assert set(standing) == set(found.names)
+    assert standing["best fixed"].gain.mean == pytest.approx(0.25)
+    assert standing["policy"].policy_minus is None
+    assert standing["gepa"].scores > 0
 
 
 class KilledBetween(InMemory):
@@ -157,11 +161,11 @@ class KilledBetween(InMemory):
         super().__init__()
         self.at = at
 
-    async def learnt(self, experiences: Sequence[Experience], report: UpdateReport, checkpoint: bytes) -> None:
+    async def learnt(self, report: UpdateReport, checkpoint: bytes) -> bool:
         self.at -= 1
         if self.at == 0:
             raise asyncio.CancelledError
-        await super().learnt(experiences, report, checkpoint)
+        return await super().learnt(report, checkpoint)
 
 
 async def test_killed_in_an_update_it_goes_on_from_the_last_one() -> None:
@@ -179,6 +183,26 @@ async def test_killed_in_an_update_it_goes_on_from_the_last_one() -> None:
     again = PromptPolicy.from_bytes(kept, SMALL)
     seen = await embed(BARE.text)
     assert again.distribution(seen, ALL) == found.policy.distribution(seen, ALL)
+
+
+class Overtaken(InMemory):
+    """Somebody else keeps an update first, once."""
+
+    async def learnt(self, report: UpdateReport, checkpoint: bytes) -> bool:
+        if self.reports:
+            return await super().learnt(report, checkpoint)
+        other = PromptPolicy(SMALL)
+        theirs = [(await play_episode(arena(), other, BARE, str(number))).steps for number in range(8)]
+        await super().learnt(other.update([one for steps in theirs for one in steps]), other.to_bytes())
+        return False
+
+
+async def test_overtaken_by_another_process_it_goes_on_from_what_that_one_learnt() -> None:
+    store = Overtaken()
+    found = await learn(arena(), [BARE], SMALL, store, decisions=144)
+    assert [one.version for one in store.reports] == list(range(1, len(store.reports) + 1))
+    assert len(store.reports) > 1
+    assert sum(one.decisions for one in store.reports) == found.policy.decisions
 
 
 class Says:

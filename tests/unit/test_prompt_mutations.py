@@ -3,6 +3,8 @@ must."""
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +55,27 @@ def prompts(draw: st.DrawFn) -> StructuredPrompt:
 def test_any_text_is_taken_apart_without_loss(text: str) -> None:
     assert parse(text).text == text
     assert parse(parse(text).text) == parse(text)
+
+
+def test_examples_are_the_turns_of_their_section_and_nothing_else() -> None:
+    turns = "### User\na\n### User\nb\n### Assistant\nBUY\n\n### User\nc\n### Assistant\nSELL"
+    found = [PromptExample("a\n### User\nb", "BUY\n"), PromptExample("c", "SELL")]
+    assert parse(f"## Examples\n{turns}").examples == tuple(found), "also without a line end"
+    assert parse(f"## Examples\n{turns}\n\n\n").examples == tuple(found)
+    for broken in (f"First.\n{turns}", "### User\na\n", "### User\n### Assistant\nBUY\n", "### Assistant\nBUY\n"):
+        assert parse(f"## Examples\n{broken}").examples == ()
+
+
+def test_a_hostile_text_takes_no_longer_than_another_of_its_length() -> None:
+    """Which mutations apply is answered to whoever may look; turns without an end took minutes once."""
+
+    def seconds(text: str) -> float:
+        started = process_time()
+        applicable(parse(text[:100_000]), MARKET, LIMITS)
+        return process_time() - started
+
+    harmless = min(seconds("## Examples\n" + f"### User\n{n}\n### Assistant\nBUY\n" * 4_000) for n in range(3))
+    assert seconds("## Examples\n" + "### User\n" * 11_000) < 50 * harmless
 
 
 @given(prompts(), limits)

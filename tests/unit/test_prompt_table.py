@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from lessons_lift import promoted_share
 from planted_prompts import DEFECTS, TASKS, Table, planted, wanted
-from prompt_mutations import GOOD, TableJudges, random_differences
+from prompt_mutations import GOOD, UNSEEN, TableJudges, mutated_by_chance, random_differences
 
 MATERIAL, LIMITS = market_material(), PromptLimits()
 SETTINGS = PolicySettings(
@@ -66,6 +66,14 @@ def test_nothing_helps_a_good_prompt(table: Table) -> None:
 def test_a_random_mutation_of_a_good_prompt_is_hardly_ever_promoted(table: Table, centred: bool) -> None:
     """200 comparisons through the gate, resampled from what was measured; ``centred``: as if it did no harm."""
     assert promoted_share(random_differences(table, len(TASKS)), 60, centred=centred) <= 0.05
+
+
+async def test_the_live_check_asks_about_random_mutation_too(table: Table) -> None:
+    found = await mutated_by_chance(table, [0, 1], len(TASKS))
+    assert len(found) == 2 * UNSEEN * len(DEFECTS)
+    assert {name for one in found for name in (one.start, one.final)} <= table.scores.keys()
+    assert sum(one.kept for one in found) < len(found) / 2
+    assert {one.contestant for one in found} == {"random"}
 
 
 async def test_the_policy_beats_random_and_the_best_fixed_mutation_on_unseen_prompts(table: Table) -> None:

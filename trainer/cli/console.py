@@ -227,5 +227,5 @@ def _services(settings: ConsoleCommand, database: Database) -> Services:
         close_advisor=advisor.close,
         wanted_precision=settings.advice.advice_precision,
         lessons=LessonDesk(database, settings.lessons.game, settings.kept, embedder),
-        policy=PolicyDesk(database, settings.policy, settings.limits, embedder),
+        policy=PolicyDesk(database, settings.policy, settings.limits, embedder, model=settings.model.model),
     )

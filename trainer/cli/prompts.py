@@ -164,7 +164,7 @@ async def _show(settings: PromptsCommand, database: Database) -> None:
     came = f"{one.mutation} of {one.parent}" if one.parent else "added"
     say(f"{one.prompt_id}{_of_role(one.role)}: {came} by {one.made_by}, {one.made_at:%Y-%m-%d %H:%M} UTC")
     say(*(f"  {name}: {value}" for name, value in one.evidence.items()))
-    say(f"  in the versions: {', '.join(versions) or 'none'}", "", one.text)
+    say(f"  in the versions: {', '.join(versions) or 'none'}", "", *one.text.rstrip("\n").split("\n"))
 
 
 async def _diff(settings: PromptsCommand, database: Database) -> None:
@@ -180,7 +180,7 @@ async def _diff(settings: PromptsCommand, database: Database) -> None:
         say_json({"from": other.prompt_id, "to": one.prompt_id, "parts": [asdict(part) for part in parts]})
         return
     marks = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
-    say("".join(marks[part.change].format(part.text) for part in parts))
+    say(*"".join(marks[part.change].format(part.text) for part in parts).rstrip("\n").split("\n"))
 
 
 async def _material(settings: PromptsCommand, database: Database) -> PromptMaterial:
@@ -194,11 +194,18 @@ def _desk(settings: PromptsCommand, database: Database) -> PolicyDesk:
     from trainer.run.policy_desk import PolicyDesk
 
     return PolicyDesk(
-        database, settings.policy, settings.limits, lambda: embedder_of(settings.embedding, settings.secrets)
+        database,
+        settings.policy,
+        settings.limits,
+        lambda: embedder_of(settings.embedding, settings.secrets),
+        model=settings.model.model,
+        reply=settings.deed.reply,
     )
 
 
 async def _mutate(settings: PromptsCommand, database: Database) -> None:
+    from trainer.judge.open import open_writing
+    from trainer.prompts.writer import MutationWriter
     from trainer.run.prompt_release import keep_mutation
 
     one, mutation = await _found(settings, database), settings.deed.mutation
@@ -209,7 +216,10 @@ async def _mutate(settings: PromptsCommand, database: Database) -> None:
         finally:
             await desk.close()
         mutation = selected.name
-    made, is_new = await keep_mutation(database, one, mutation, await _material(settings, database), settings.limits)
+    async with open_writing(settings.judge, settings.secrets, database, "prompts") as writing:
+        writer = None if writing is None else MutationWriter(writing)
+        how = (await _material(settings, database), settings.limits, writer)
+        made, is_new = await keep_mutation(database, one, mutation, *how)
     if settings.output.json_output:
         say_json(_plain(made) | {"new": is_new, "selected": mutation})
     elif made.prompt_id == one.prompt_id:
@@ -230,7 +240,8 @@ async def _starts(settings: PromptsCommand, database: Database) -> list[Structur
         if one.role == settings.deed.prompt_role and one.parent is None
     ]
     if not found:
-        raise ConfigurationError("There is no prompt to begin with: `prompts.py add FILE` keeps one.")
+        whose = _of_role(settings.deed.prompt_role) or " without a role"
+        raise ConfigurationError(f"There is no prompt{whose} to begin with: `prompts.py add FILE` keeps one.")
     return [parse(one.text) for one in found]
 
 
@@ -254,13 +265,19 @@ async def _learn(settings: PromptsCommand, database: Database) -> None:
             say(f"Learnt from {said}; kept {counted(done.prompts, 'new prompt')}.")
         return
     with alive("comparing", quiet=quiet):
-        table = await compare_contestants(database, settings, **how)  # type: ignore[arg-type]
+        found = await compare_contestants(database, settings, **how)  # type: ignore[arg-type]
     if quiet:
-        say_json([dict(zip(("contestant", "gain", "policy_minus", "scores"), row, strict=True)) for row in table])
+        say_json([asdict(one) for one in found])
         return
-    names = ("contestant", "gain", "policy minus it", "scores asked for")
     show_table(
-        [Column(name, [str(row[place]) for row in table]) for place, name in enumerate(names)],
+        [
+            Column("contestant", [one.contestant for one in found]),
+            Column("gain", [one.gain.told("+") for one in found]),
+            Column(
+                "policy minus it", ["" if one.policy_minus is None else one.policy_minus.told("+") for one in found]
+            ),
+            Column("scores asked for", [str(one.scores) for one in found], is_number=True),
+        ],
         sys.stdout,
     )
 
@@ -316,6 +333,10 @@ async def _release(settings: PromptsCommand, database: Database) -> None:
 
 
 async def _serve(settings: PromptsCommand) -> int:
+    from trainer.console.policy_api import DIMENSIONS
+
+    if settings.policy.policy_input < DIMENSIONS:
+        raise ConfigurationError(f"--policy-input must be at least {DIMENSIONS}: so many numbers clients send.")
     listening = listen(settings.server.prompt_host, settings.server.prompt_port)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(database_of(settings, migrate=True))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import SecretStr
+from pydantic import AfterValidator, SecretStr
 
 from trainer.config.lessons import EmbeddingSecrets, EmbeddingSettings, GameSettings
 from trainer.config.prompts import PolicySettings, PromptLimits
@@ -18,6 +19,17 @@ from trainer.config.sections import (
 )
 from trainer.config.settings import Names, Section, setting
 from trainer.config.training import ChanceSettings, EvaluationSettings, GateSettings, ModelSettings, PromotionSettings
+
+
+def _compiled(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"this is no regular expression ({error})") from None
+    return value
+
+
+Regex = Annotated[str, AfterValidator(_compiled)]
 
 
 class PromptDeeds(Section):
@@ -35,7 +47,12 @@ class PromptDeeds(Section):
     against: str | None = setting(None, "Diff: the other prompt; unset: its parent.", flag_only=True, metavar="ID")
     mutation: str | None = setting(None, "Mutate: which; unset: the policy selects.", flag_only=True, metavar="NAME")
     prompt_role: str = setting(
-        "", "Whose prompts; unset: those of every role without its own.", flag="--role", flag_only=True
+        "",
+        "Whose prompts; unset: those of every role without its own.",
+        flag="--role",
+        flag_only=True,
+        max_length=100,
+        pattern=r"^[^\x00-\x1f\x7f]*$",
     )
     decisions: int = setting(
         2_048, "Learn and compare: decisions of the policy, those of earlier runs included.", ge=2, flag_only=True
@@ -43,7 +60,7 @@ class PromptDeeds(Section):
     gepa_budget: int = setting(64, "Compare: scores that GEPA may ask for at each prompt.", ge=1, flag_only=True)
     force: bool = setting(False, "Release: against the gate, or without evidence; needs --reason.", flag_only=True)
     reason: str | None = setting(None, "Release: why; kept with the release.", flag_only=True)
-    reply: str | None = setting(
+    reply: Regex | None = setting(
         None,
         "Regular expression of a whole valid reply: a mutation keeps examples to it; unset: any reply is valid.",
         flag_only=True,

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, TypeAdapter
 from starlette.responses import Response
 
 from data_bridge.database import Database
@@ -29,7 +29,7 @@ _LARGEST = 1e6
 """Of a number in an embedding, and of a reward: far beyond what either can be."""
 
 Mask = tuple[Literal[True], bool, bool, bool, bool, bool]
-Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
 Embedding = Annotated[list[Number], Field(min_length=DIMENSIONS, max_length=DIMENSIONS, description="1536 numbers.")]
 T = TypeVar("T")
 
@@ -57,11 +57,14 @@ class EmbeddedState(BaseModel):
 
 
 class WrittenState(BaseModel):
-    """A prompt by its text: it is embedded here, and which mutations apply is read from it."""
+    """A prompt by its text: it is embedded here."""
 
     model_config = ConfigDict(extra="forbid")
 
     prompt: str = Field(min_length=1, max_length=100_000, pattern=TEXT)
+    action_mask: Mask | None = Field(
+        default=None, description="Which actions are allowed; unset: those that our operators could make of the prompt."
+    )
 
 
 class _Draw(BaseModel):
@@ -79,11 +82,38 @@ class WrittenSelect(WrittenState, _Draw):
     """A prompt to choose a mutation for, by its text."""
 
 
-class StateBody(RootModel[EmbeddedState | WrittenState]):
+def _given_as(body: object) -> str | None:
+    """Which of the two a body means, so that a refusal is about that one."""
+    given = body if isinstance(body, dict) else {}
+    return next((f"({name})" for name in ("prompt", "embedding") if name in given), None)
+
+
+_GIVEN_AS = Discriminator(
+    _given_as,
+    custom_error_type="no_prompt",
+    custom_error_message="Give a prompt, as its text or as its embedding",
+)
+
+
+class StateBody(
+    RootModel[
+        Annotated[
+            Annotated[EmbeddedState, Tag("(embedding)")] | Annotated[WrittenState, Tag("(prompt)")],
+            _GIVEN_AS,
+        ]
+    ]
+):
     """A prompt."""
 
 
-class SelectBody(RootModel[EmbeddedSelect | WrittenSelect]):
+class SelectBody(
+    RootModel[
+        Annotated[
+            Annotated[EmbeddedSelect, Tag("(embedding)")] | Annotated[WrittenSelect, Tag("(prompt)")],
+            _GIVEN_AS,
+        ]
+    ]
+):
     """A prompt to choose a mutation for."""
 
 
@@ -104,7 +134,7 @@ async def _state(desk: PolicyDesk, state: EmbeddedState | WrittenState) -> Promp
     if isinstance(state, EmbeddedState):
         return PromptState(state.embedding, state.action_mask or (True,) * len(ACTIONS))
     try:
-        return await desk.state_of(state.prompt)
+        return await desk.state_of(state.prompt, state.action_mask)
     except BackendError as error:
         raise Refused(503, str(error), headers={"Retry-After": "5"}) from error
 
@@ -150,7 +180,6 @@ async def get_distribution(asked: Incoming) -> Distribution:
 
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_ID = Field(default=None, min_length=1, max_length=200, pattern=TEXT)
 
 
 class ExperienceBody(BaseModel):

@@ -1,4 +1,5 @@
-"""The page of prompts: versions with a word diff and their evidence, what the policy did, release and rollback."""
+"""The page of prompts: versions with a word diff and their evidence, what the policy did and would do, release and
+rollback."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from data_bridge.errors import HindsightError
 from trainer.console.policy_api import ACTIONS
 from trainer.console.problems import Refused
 from trainer.console.prompt_api import PROMPT_ID, PromptEntry, entry_of, release_prompt_to
@@ -15,7 +17,7 @@ from trainer.console.release_api import roll_back_to
 from trainer.console.services import audited
 from trainer.console.visits import Shown, Visit
 from trainer.ledger.policy import policy_counts
-from trainer.ledger.prompts import list_prompts, prompts_of
+from trainer.ledger.prompts import find_prompt, list_prompts, prompts_of
 from trainer.ledger.read.word_diff import DiffPart, word_diff
 from trainer.ledger.releases import read_from_database
 from trainer.run.policy_desk import NAME
@@ -36,6 +38,40 @@ class ActionCount:
     name: str
     number: int
     percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActionChance:
+    name: str
+    applies: bool
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """What the policy would do to one prompt, or why that cannot be said now."""
+
+    prompt_id: str
+    version: int
+    actions: list[ActionChance]
+    problem: str = ""
+
+
+async def chances_for(visit: Visit, prompt_id: str) -> Chances:
+    """Refused (422, 404) for what is no prompt."""
+    if re.search(PROMPT_ID, prompt_id) is None:
+        raise Refused(422, "Name a prompt.")
+    prompt = await find_prompt(visit.services.database.pool, prompt_id)
+    if prompt is None:
+        raise Refused(404, f"There is no prompt {prompt_id!r}.")
+    desk = visit.services.policy
+    try:
+        state = await desk.state_of(prompt.text)
+        version, selected = await desk.select(state, deterministic=True, seed=None)
+    except HindsightError as error:
+        return Chances(prompt_id, 0, [], str(error))
+    shares = zip(ACTIONS, state.mask, selected.probabilities, strict=True)
+    return Chances(prompt_id, version, [ActionChance(name, ok, round(100 * chance, 1)) for name, ok, chance in shares])
 
 
 async def prompts_page(visit: Visit) -> Response:
@@ -64,7 +100,9 @@ async def prompts_page(visit: Visit) -> Response:
         )
         for one in found
     ]
-    return visit.page("prompts", "Prompts", prompts=shown, counts=counts, actions=actions, given=given)
+    asked = visit.request.query_params.get("prompt", "")
+    chances = await chances_for(visit, asked) if asked else None
+    return visit.page("prompts", "Prompts", prompts=shown, counts=counts, actions=actions, given=given, chances=chances)
 
 
 def _asked(form: Mapping[str, str]) -> tuple[str, str, str]:

@@ -20,7 +20,7 @@ from trainer.evaluate.comparison import Contestant
 from trainer.evaluate.decision_points import DecisionPoint
 from trainer.evidence import Role
 from trainer.inference.request import PromptRefused
-from trainer.ledger.prompts import prompts_of
+from trainer.ledger.prompts import MOST_KNOWN, list_prompts, prompts_of
 from trainer.types import Completion, Release
 
 RandomPrompts = Mapping[str, Sequence[AgentTemplate]]
@@ -88,7 +88,7 @@ def begun_by(point: DecisionPoint, template: AgentTemplate, known: Sequence[Agen
     """``point`` as if its agent had been asked with ``template``. PromptRefused if the log has no value for one of its
     variables."""
     messages = point.messages
-    logged = prompt_in(messages, known)
+    logged = prompt_in(messages, known) if template.variables else None
     values = {} if logged is None else values_in(messages, logged) or {}
     if missing := [name for name in template.variables if name not in values]:
         raise PromptRefused(f"The log has no value for {{{missing[0]}}} of the prompt {template.prompt_id}.")
@@ -106,6 +106,8 @@ class PromptSide:
     candidate: Mapping[str, AgentTemplate]
     incumbent: Mapping[str, AgentTemplate]
     random: RandomPrompts = field(default_factory=dict)
+    known: Sequence[AgentTemplate] = ()
+    """The prompts that the log may have been begun by: an earlier release's, or the game's own, if it was kept."""
 
 
 async def prompt_side(
@@ -114,10 +116,12 @@ async def prompt_side(
     """What the two releases give to agents, from the ledger."""
     versions = (candidate.prompt_version, "" if incumbent is None else incumbent.prompt_version)
     ours, theirs = [await prompts_of(database.pool, version) for version in versions]
+    known = await list_prompts(database.pool, limit=MOST_KNOWN) if ours or theirs else []
     return PromptSide(
         {role: one.template for role, one in ours.items()},
         {role: one.template for role, one in theirs.items()},
         random_prompts,
+        [one.template for one in known],
     )
 
 
@@ -125,7 +129,8 @@ def prompted(
     policies: Mapping[Role, Contestant], side: PromptSide, names: Mapping[Role, str], seed: int
 ) -> dict[Role, Contestant]:
     """The contestants that have prompts of ours, instead of those in ``policies``, and the control."""
-    known = list({one.prompt_id: one for own in (side.incumbent, side.candidate) for one in own.values()}.values())
+    given = [*side.known, *side.incumbent.values(), *side.candidate.values()]
+    known = list({one.prompt_id: one for one in given}.values())
     found: dict[Role, Contestant] = {}
     for role, templates in ((Role.CANDIDATE, side.candidate), (Role.INCUMBENT, side.incumbent)):
         if templates:

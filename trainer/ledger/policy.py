@@ -146,8 +146,7 @@ _WAITING = "SELECT count(*) FROM hindsight.policy_experience WHERE policy = $1 A
 
 async def keep_experience(database: Database, policy: str, sent: SentExperience) -> KeptExperience:
     """Store it once. UnknownVersion for one that never was, OtherExperience if the id means something else."""
-    values = (policy, sent.experience_id, sent.version, sent.episode, sent.step, sent.embedding)
-    values += (list(sent.action_mask), sent.action, sent.reward, sent.done)  # type: ignore[assignment]
+    values = _values(policy, sent)
     async with database.pool.acquire() as connection:
         try:
             is_new = bool(await connection.fetchval(_STORE, *values))
@@ -158,6 +157,17 @@ async def keep_experience(database: Database, policy: str, sent: SentExperience)
         version = await newest_version(connection, policy)
         waiting = int(await connection.fetchval(_WAITING, policy, version))
     return KeptExperience(is_new, sent.version == version, version, waiting)
+
+
+async def keep_episode(database: Database, policy: str, steps: Sequence[SentExperience]) -> None:
+    """Store all of them, or none. Their ids are new."""
+    async with database.pool.acquire() as connection:
+        await connection.executemany(_STORE, [_values(policy, one) for one in steps])  # which is one transaction
+
+
+def _values(policy: str, sent: SentExperience) -> tuple[Any, ...]:
+    where = (policy, sent.experience_id, sent.version, sent.episode, sent.step, sent.embedding)
+    return (*where, list(sent.action_mask), sent.action, sent.reward, sent.done)
 
 
 async def waiting_for_update(source: Any, policy: str, version: int) -> int:

@@ -21,6 +21,8 @@ from data_bridge.errors import ConfigurationError
 from data_bridge.redaction import redact
 
 LONGEST_TEXT = 100_000
+MOST_KNOWN = 1000
+"""Prompts that are looked for in a log: the latest."""
 
 
 @dataclass(frozen=True, slots=True)

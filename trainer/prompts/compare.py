@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.config.prompts import PolicySettings
+from trainer.evidence import Interval
 from trainer.prompts.arena import Arena, play_episode
 from trainer.prompts.contestants import FixedMutation, KeepAlways, LinearThompson, RandomMutation
 from trainer.prompts.experience import KEEP, MUTATIONS, Experience, Selects
@@ -42,6 +43,18 @@ class Improved:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """How a contestant did over all unseen prompts."""
+
+    contestant: str
+    gain: Interval
+    policy_minus: Interval | None
+    """The policy's gain minus its own, at the same prompts; None for the policy."""
+    scores: int
+    """That it asked for on the way."""
+
+
+@dataclass(frozen=True, slots=True)
 class Contest:
     results: tuple[Improved, ...]
 
@@ -59,13 +72,12 @@ class Contest:
         """At each prompt; both improved the same ones in the same order."""
         return [a - b for a, b in zip(self.gains(name), self.gains(other), strict=True)]
 
-    def table(self) -> list[tuple[str, str, str, int]]:
-        """For each contestant: its name, its gain, the policy's gain minus its own, and the scores that it cost."""
+    def standings(self) -> list[Standing]:
         return [
-            (
+            Standing(
                 name,
-                gain_interval(self.gains(name)).told("+"),
-                "" if name == "policy" else gain_interval(self.difference("policy", name)).told("+"),
+                gain_interval(self.gains(name)),
+                None if name == "policy" else gain_interval(self.difference("policy", name)),
                 sum(one.judged_points for one in self.of(name)),
             )
             for name in self.names

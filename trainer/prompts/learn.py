@@ -34,8 +34,9 @@ class ExperienceStore(Protocol):
         """The policy after its last update."""
         ...
 
-    async def learnt(self, experiences: Sequence[Experience], report: UpdateReport, checkpoint: bytes) -> None:
-        """These were learnt from, and this is the policy now: both or neither."""
+    async def learnt(self, report: UpdateReport, checkpoint: bytes) -> bool:
+        """What ``waiting`` gave last was learnt from, and this is the policy now: both or neither. False if it is
+        neither, because somebody else updated the policy meanwhile."""
         ...
 
 
@@ -45,22 +46,24 @@ class InMemory:
     def __init__(self) -> None:
         self.kept: list[Experience] = []
         self.reports: list[UpdateReport] = []
-        self._learnt: set[int] = set()
+        self._waiting: list[Experience] = []
         self._checkpoint: bytes | None = None
 
     async def add(self, experiences: Sequence[Experience]) -> None:
         self.kept += experiences
+        self._waiting += experiences
 
     async def waiting(self, version: int) -> Sequence[Experience]:
-        return [one for one in self.kept if one.version == version and id(one) not in self._learnt]
+        return [one for one in self._waiting if one.version == version]
 
     async def checkpoint(self) -> bytes | None:
         return self._checkpoint
 
-    async def learnt(self, experiences: Sequence[Experience], report: UpdateReport, checkpoint: bytes) -> None:
-        self._learnt |= {id(one) for one in experiences}
+    async def learnt(self, report: UpdateReport, checkpoint: bytes) -> bool:
+        self._waiting = []
         self.reports.append(report)
         self._checkpoint = checkpoint
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +83,15 @@ async def learn(
     say: Callable[[str], None] = lambda said: None,
 ) -> Learnt:
     """Play episodes from ``starts``, drawn by chance, until the policy has learnt from ``decisions`` decisions."""
-    kept = await store.checkpoint()
-    policy = PromptPolicy(settings) if kept is None else PromptPolicy.from_bytes(kept, settings)
-    episodes = 0
+    policy, episodes = await _kept(store, settings), 0
     while policy.decisions < decisions:
         waiting = await store.waiting(policy.version)
         if len(waiting) >= settings.policy_buffer:
             report = policy.update(waiting)
-            await store.learnt(waiting, report, policy.to_bytes())
-            say(f"update {report.version}: {policy.decisions} decisions, entropy {report.entropy:.2f}")
+            if await store.learnt(report, policy.to_bytes()):
+                say(f"update {report.version}: {policy.decisions} decisions, entropy {report.entropy:.2f}")
+            else:
+                policy = await _kept(store, settings)
             continue
         for _ in range(max(1, (settings.policy_buffer - len(waiting)) // arena.limits.mutations_per_episode)):
             chance = np.random.default_rng([settings.policy_seed, policy.version, len(waiting) + episodes])
@@ -97,3 +100,9 @@ async def learn(
             await store.add((await play_episode(arena, policy, start, name)).steps)
             episodes += 1
     return Learnt(policy, episodes)
+
+
+async def _kept(store: ExperienceStore, settings: PolicySettings) -> PromptPolicy:
+    """The policy as it is kept, or a new one."""
+    kept = await store.checkpoint()
+    return PromptPolicy(settings) if kept is None else PromptPolicy.from_bytes(kept, settings)

@@ -52,8 +52,16 @@ def mutate(prompt: StructuredPrompt, mutation: str, material: PromptMaterial, li
     return Mutated(found, mutation)
 
 
-@lru_cache(maxsize=4096)
 def _candidate(
+    prompt: StructuredPrompt, mutation: str, material: PromptMaterial, limits: ConsolePrompts
+) -> StructuredPrompt | None:
+    """None if it does not apply. Remembered, but not for prompts beyond the limit, which anybody may ask about."""
+    if len(prompt.text) > limits.max_prompt_chars:
+        return _operated(prompt, mutation, material, limits)
+    return _known(prompt, mutation, material, limits)
+
+
+def _operated(
     prompt: StructuredPrompt, mutation: str, material: PromptMaterial, limits: ConsolePrompts
 ) -> StructuredPrompt | None:
     if mutation == "keep":
@@ -62,6 +70,9 @@ def _candidate(
     if changed.text == prompt.text or broken_promise(prompt, changed, material, limits) is not None:
         return None
     return changed
+
+
+_known = lru_cache(maxsize=4096)(_operated)
 
 
 def broken_promise(

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 _HEADING = re.compile(r"^## (?=\S)([^\n]*)\n?", re.MULTILINE)
 _VARIABLE = re.compile(r"\{([a-z][a-z0-9_]{0,40})\}")
-_TURNS = re.compile(r"### User\n(?P<user>.*?)\n### Assistant\n(?P<assistant>.*?)\n(?=### User\n|\n*\Z)", re.DOTALL)
+_USER, _ASSISTANT = "### User", "### Assistant"
 
 
 class Part(StrEnum):
@@ -121,7 +121,7 @@ class StructuredPrompt:
     def with_examples(self, examples: Iterable[PromptExample]) -> StructuredPrompt:
         """With these worked examples instead of its own, at the end."""
         kept = [one for one in self.parts if not _examples(one)]
-        turns = "".join(f"### User\n{one.user}\n### Assistant\n{one.assistant}\n" for one in examples)
+        turns = "".join(f"{_USER}\n{one.user}\n{_ASSISTANT}\n{one.assistant}\n" for one in examples)
         return _joined((*kept, PromptPart("Examples", turns))) if turns else _joined(kept)
 
     def replaced(self, part: PromptPart, body: str) -> StructuredPrompt:
@@ -159,12 +159,30 @@ def _joined(parts: Iterable[PromptPart]) -> StructuredPrompt:
 
 
 def _examples(part: PromptPart) -> list[PromptExample]:
+    """The turns of the section, each line read once; none if anything else stands there."""
     if part.part is not Part.EXAMPLES or part.heading is None:
         return []
-    found, end = [], 0
-    for match in _TURNS.finditer(part.body):
-        if match.start() != end:
+    found = list[PromptExample]()
+    lines = part.body.removesuffix("\n").split("\n")
+    place = 0
+    while place < len(lines):
+        user, replied = _said(lines, place, _USER, _ASSISTANT)
+        assistant, end = _said(lines, replied, _ASSISTANT, _USER)
+        if not user or not assistant:
             return []
-        end = match.end()
-        found.append(PromptExample(match["user"], match["assistant"]))
-    return found if not part.body[end:].strip("\n") else []
+        if end == len(lines):  # empty lines at the end are not the reply's
+            assistant = "\n".join(assistant).rstrip("\n").split("\n")
+        found.append(PromptExample("\n".join(user), "\n".join(assistant)))
+        place = end
+    return found
+
+
+def _said(lines: list[str], place: int, heading: str, following: str) -> tuple[list[str], int]:
+    """The lines under the heading at ``place``, of which there is at least one, and where the next heading is."""
+    if lines[place : place + 1] != [heading] or place + 1 == len(lines):
+        return [], len(lines)
+    try:
+        end = lines.index(following, place + 2)
+    except ValueError:
+        end = len(lines)
+    return lines[place + 1 : end], end

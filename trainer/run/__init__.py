@@ -13,6 +13,7 @@ demand, ``check_report`` says what can be trained and ``judge_reach`` what the c
 promotes, rolls back and settles canaries by stored evidence. ``distilling`` keeps lessons beside a run or later from
 the ledger, ``lesson_desk`` is what the console and others look them up with, ``gate_lessons`` puts those from outside
 to the gate. ``policy_desk`` is the prompt policy as it is served, ``prompt_learning`` what it learns on training
-windows, ``prompt_material`` what mutations may draw on, ``prompt_release`` puts a prompt to the gate and releases it,
-``prompt_lineage`` says where it came from. The same command resumes a run that did not end as done.
+windows by ``prompt_trials``, ``prompt_material`` what mutations may draw on, ``prompt_release`` puts a prompt to the
+gate and releases it, ``prompt_lineage`` says where it came from. The same command resumes a run that did not end as
+done.
 """

@@ -24,11 +24,14 @@ from trainer.ledger.policy import KeptExperience, PolicyCheckpoint, PolicyCounts
 if TYPE_CHECKING:
     from trainer.lesson import Embedder
     from trainer.prompts.experience import Experience, Selection, UpdateReport
+    from trainer.prompts.material import PromptMaterial
     from trainer.prompts.policy import PromptPolicy
 
 NAME = "prompts"
 _LOOK_AGAIN = 1.0
 """Seconds for which the version at hand counts as the newest."""
+_MATERIAL_FOR = 60.0
+"""Seconds for which what the ledger knows of the game's errors counts as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,17 @@ class PolicyDesk:
         limits: ConsolePrompts,
         embedder: Callable[[], Embedder],
         *,
+        model: str,
+        reply: str | None = None,
         name: str = NAME,
     ) -> None:
-        """``embedder`` makes the embedder when a prompt is first asked about by its text."""
+        """``embedder`` makes the embedder when a prompt is first asked about by its text. Of ``model`` are the errors
+        that limits are made of; ``reply`` is the regular expression of a valid reply, if it is given."""
         self.settings, self.name = settings, name
         self._database, self._limits, self._make_embedder = database, limits, embedder
+        self._model, self._reply = model, reply
         self._embedder: Embedder | None = None
+        self._material: tuple[float, PromptMaterial] | None = None
         self._at_hand: _AtHand | None = None
         self._opening = asyncio.Lock()
         self._changing = asyncio.Lock()
@@ -85,12 +93,9 @@ class PolicyDesk:
 
     # Asking
 
-    async def state_of(self, prompt: str) -> PromptState:
-        """The embedding of a prompt, and which mutations apply to it. BackendError if it cannot be embedded now."""
-        from trainer.prompts.material import PromptMaterial
-        from trainer.prompts.mutations import applicable
-        from trainer.prompts.structure import parse
-
+    async def state_of(self, prompt: str, mask: tuple[bool, ...] | None = None) -> PromptState:
+        """The embedding of a prompt, and which mutations apply to it, if ``mask`` does not say so: those that our
+        operators could make of it. BackendError if it cannot be embedded now."""
         if self._embedder is None:
             self._embedder = self._make_embedder()
         (vector,) = await self._embedder.embed([prompt])
@@ -100,8 +105,17 @@ class PolicyDesk:
                 "choose another model, or --policy-input."
             )
         padded = [*vector.tolist(), *[0.0] * (self.settings.policy_input - len(vector))]
-        mask = await asyncio.to_thread(applicable, parse(prompt), PromptMaterial(), self._limits)
-        return PromptState(padded, mask)
+        return PromptState(padded, mask or await self._applicable(prompt))
+
+    async def _applicable(self, prompt: str) -> tuple[bool, ...]:
+        from trainer.prompts.mutations import applicable
+        from trainer.prompts.structure import parse
+        from trainer.run.prompt_material import material_for
+
+        if self._material is None or time.monotonic() - self._material[0] > _MATERIAL_FOR:
+            found = await material_for(self._database, self._model, self._reply)
+            self._material = (time.monotonic(), found)
+        return await asyncio.to_thread(applicable, parse(prompt), self._material[1], self._limits)
 
     async def select(self, asked: PromptState, *, deterministic: bool, seed: int | None) -> tuple[int, Selection]:
         """The version that selects, and what it selects."""

@@ -10,7 +10,7 @@ from data_bridge.agent_prompts import prompts_used
 from data_bridge.database import Database
 from data_bridge.lookup import read_trajectories
 from data_bridge.quality import Rules
-from trainer.ledger.prompts import PromptRow, find_prompt, list_prompts, prompts_of
+from trainer.ledger.prompts import MOST_KNOWN, PromptRow, find_prompt, list_prompts, prompts_of
 from trainer.ledger.releases import history
 from trainer.types import Checkpoint
 
@@ -42,7 +42,7 @@ async def prompt_story(database: Database, checkpoint: Checkpoint, trajectory_id
         for version in versions
         for role, one in (await prompts_of(database.pool, version)).items()
     ]
-    templates = {one.prompt_id: one.template for one in await list_prompts(database.pool, limit=1000)}
+    templates = {one.prompt_id: one.template for one in await list_prompts(database.pool, limit=MOST_KNOWN)}
     used: Counter[str] = Counter()
     if templates and trajectory_ids:
         async for trajectory in read_trajectories(database, list(trajectory_ids), Rules().max_bytes):

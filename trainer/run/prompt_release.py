@@ -12,7 +12,7 @@ from data_bridge.agent_prompts import AgentTemplate, TemplateExample
 from data_bridge.database import Database
 from data_bridge.errors import ConfigurationError
 from trainer.config.prompt_commands import PromptsCommand
-from trainer.config.prompts import ConsolePrompts
+from trainer.config.prompts import ConsolePrompts, PromptLimits
 from trainer.config.training import AddressSettings, GateSettings
 from trainer.evidence import Ruling
 from trainer.ledger.checkpoints import find_checkpoint
@@ -22,6 +22,7 @@ from trainer.ledger.releases import Promotion, incumbent_of, serving
 from trainer.pipeline import Considered, evaluate
 from trainer.promote.publish import IncumbentChanged, publish
 from trainer.promote.ruling import rule_on
+from trainer.prompts.arena import WritesMutation
 from trainer.prompts.experience import KEEP, MUTATIONS
 from trainer.prompts.material import PromptMaterial
 from trainer.prompts.mutations import applicable, broken_promise, mutate
@@ -155,11 +156,20 @@ async def _replaced(database: Database, used: str, prompt: PromptRow) -> PromptR
 
 
 async def keep_mutation(
-    database: Database, prompt: PromptRow, mutation: str, material: PromptMaterial, limits: ConsolePrompts
+    database: Database,
+    prompt: PromptRow,
+    mutation: str,
+    material: PromptMaterial,
+    limits: PromptLimits,
+    writer: WritesMutation | None = None,
 ) -> tuple[PromptRow, bool]:
-    """``prompt`` after ``mutation``, stored, and whether it is new."""
+    """``prompt`` after ``mutation``, stored, and whether it is new. Written by the model if there is one and what it
+    wrote may be used, else by the operator."""
     parent = parse(prompt.text)
-    made = mutate(parent, mutation, material, limits)
+    written = None
+    if writer is not None and mutation in MUTATIONS and mutation != MUTATIONS[KEEP]:
+        written = await writer.write(parent, mutation, material, limits)
+    made = written or mutate(parent, mutation, material, limits)
     new = new_prompt(
         made.prompt,
         prompt.role,

@@ -1,20 +1,11 @@
+import type { AnswerOf, Operation } from "./connection.js";
 import type { Console } from "./console.js";
 import { HindsightError } from "./errors.js";
+import type { paths } from "./generated/console.js";
 import type { Message } from "./lesson-prompts.js";
 
-/** The prompt that an agent of a role is to use now. */
-export interface CurrentPrompt {
-  role: string;
-  /** Empty: the game's own prompt is to be used. */
-  prompt_id: string;
-  text: string | null;
-  /** The system text, with `{variable}` marks which the game fills in. */
-  system: string | null;
-  examples: { user: string; assistant: string }[];
-  variables: string[];
-  prompt_version: string;
-  release: string | null;
-}
+/** The prompt that an agent of a role is to use now; with an empty `prompt_id`, the game's own. */
+export type CurrentPrompt = AnswerOf<Operation<paths, "/prompts/current", "get">>;
 
 export interface PromptsOptions {
   /** For how long a prompt is believed. Default: 60,000. */
@@ -60,10 +51,12 @@ export class Prompts {
   }
 
   async #ask(agentId: string, role: string, timeoutMs: number | undefined): Promise<CurrentPrompt> {
-    const query = new URLSearchParams({ agent_id: agentId, ...(role === "" ? {} : { role }) });
-    const repeatable = timeoutMs === undefined;
-    const answer = await this.console.send("get", `/prompts/current?${query.toString()}`, { timeoutMs, repeatable });
-    return answer as CurrentPrompt;
+    const query = { agent_id: agentId, role };
+    return await this.console.call("get", "/prompts/current", {
+      query,
+      timeoutMs,
+      repeatable: timeoutMs === undefined,
+    });
   }
 }
 

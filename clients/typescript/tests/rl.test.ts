@@ -50,7 +50,9 @@ async function real(): Promise<Opened> {
     await rl.stopServer();
     await rm(home, { recursive: true, force: true });
   };
-  return { rl, url: await rl.startServer(), close };
+  const [url, same] = await Promise.all([rl.startServer(), rl.startServer()]);
+  expect(same).toBe(url); // one service, however many call at once
+  return { rl, url, close };
 }
 
 describe.each([
@@ -87,6 +89,9 @@ describe.each([
       });
       expect(MUTATIONS).toContain(selected.mutation);
       expect(selected.embedding).toHaveLength(1536);
+      const mask = [true, false, false, true, false, false];
+      const told = await opened.rl.selectAction({ prompt: "You are a trader.", action_mask: mask });
+      expect([told.action_mask, told.probabilities.map((one) => one > 0)]).toEqual([mask, mask]);
     });
 
     test("what is wrong is refused with its field", async () => {
@@ -155,26 +160,51 @@ test("the simulated policy learns which mutation helps", async () => {
   expect((await rl.getDistribution({ embedding: EMBEDDING })).probabilities[3]).toBeGreaterThan(0.9);
 });
 
-test("an episode has at most five mutations, and one that fails leaves nothing behind", async () => {
+/** An environment that never ends an episode by itself. */
+class Endless implements Environment {
+  step = 0;
+
+  constructor(private readonly breaksAt = 0) {}
+
+  reset(): State {
+    this.step = 0;
+    return { prompt: "p" };
+  }
+
+  apply(): { state: State; reward: number; done: boolean } {
+    this.step += 1;
+    if (this.step === this.breaksAt) throw new Error("the judge is away");
+    return { state: { prompt: "q" }, reward: 0.25, done: false };
+  }
+}
+
+test("an episode ends with keep or after five mutations", async () => {
   const { rl, close } = await standIn();
   onTestFinished(close);
-  const endless = {
-    reset: () => ({ prompt: "p" }),
-    apply: () => ({ state: { prompt: "q" }, reward: 0.25, done: false }),
-  };
-  const episode = await rl.trainEpisode(endless);
-  expect([episode.mutations.length, episode.totalReward, episode.needed]).toEqual([5, 1.25, BUFFER - 5]);
-  let step = 0;
-  const breaking = {
-    ...endless,
-    apply: () => {
-      step += 1;
-      if (step === 3) throw new Error("the judge is away");
-      return endless.apply();
-    },
-  };
-  await expect(rl.trainEpisode(breaking)).rejects.toThrow("the judge is away");
-  expect((await rl.stats()).experience.received).toBe(5);
+  const lengths = new Set<number>();
+  while (!lengths.has(5) || lengths.size < 2) {
+    const { mutations, totalReward } = await rl.trainEpisode(new Endless());
+    expect(totalReward).toBe(0.25 * mutations.length);
+    expect(mutations.slice(0, -1)).not.toContain("keep");
+    expect(mutations.length === 5 || mutations.at(-1) === "keep").toBe(true);
+    lengths.add(mutations.length);
+  }
+});
+
+test("an episode that fails leaves nothing behind", async () => {
+  const { rl, close } = await standIn();
+  onTestFinished(close);
+  let received = 0;
+  for (let failed = false; !failed; ) {
+    const environment = new Endless(3);
+    try {
+      received += (await rl.trainEpisode(environment)).mutations.length; // the policy kept before it could fail
+    } catch (error) {
+      expect(String(error)).toContain("the judge is away");
+      failed = true;
+    }
+  }
+  expect((await rl.stats()).experience.received).toBe(received);
 });
 
 test("a trainer that is stopped finishes the episode in hand", async () => {

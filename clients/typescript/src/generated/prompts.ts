@@ -267,6 +267,19 @@ export interface components {
          */
         WrittenSelect: {
             /**
+             * Action Mask
+             * @description Which actions are allowed; unset: those that our operators could make of the prompt.
+             * @default null
+             */
+            action_mask?: [
+                true,
+                boolean,
+                boolean,
+                boolean,
+                boolean,
+                boolean
+            ] | null;
+            /**
              * Deterministic
              * @description The most likely action instead of a drawn one.
              * @default false
@@ -283,9 +296,22 @@ export interface components {
         };
         /**
          * WrittenState
-         * @description A prompt by its text: it is embedded here, and which mutations apply is read from it.
+         * @description A prompt by its text: it is embedded here.
          */
         WrittenState: {
+            /**
+             * Action Mask
+             * @description Which actions are allowed; unset: those that our operators could make of the prompt.
+             * @default null
+             */
+            action_mask?: [
+                true,
+                boolean,
+                boolean,
+                boolean,
+                boolean,
+                boolean
+            ] | null;
             /** Prompt */
             prompt: string;
         };

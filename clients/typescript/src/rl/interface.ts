@@ -45,7 +45,7 @@ export interface Environment {
 export interface Applied {
   state: State;
   reward: number;
-  /** Whether the episode ends here; it also ends after five mutations. */
+  /** Whether the episode ends here; it also ends with `keep`, and after five mutations. */
   done: boolean;
 }
 
@@ -68,7 +68,7 @@ const UPDATES_TAKE = 10;
 export class RLInterface {
   readonly #options: RLOptions;
   #connection: Connection<paths> | null = null;
-  #process: ServerProcess | null = null;
+  #process: Promise<ServerProcess> | null = null;
 
   constructor(options: RLOptions) {
     this.#options = options;
@@ -78,14 +78,20 @@ export class RLInterface {
 
   /** Start a service of our own; returns its address when it answers. Nothing happens if one is known already. */
   async startServer(): Promise<string> {
-    if (this.#process !== null) return this.#process.url;
     if (this.#options.server === undefined) {
       await this.health();
       return this.#options.url ?? "";
     }
-    this.#process = await ServerProcess.start(this.#options.server);
-    this.#connect(this.#process.url, this.#process.key);
-    return this.#process.url;
+    this.#process ??= ServerProcess.start(this.#options.server); // one, however many call at once
+    const started = this.#process;
+    try {
+      const { url, key } = await started;
+      if (this.#process === started) this.#connect(url, key); // nobody stopped it meanwhile
+      return url;
+    } catch (error) {
+      if (this.#process === started) this.#process = null;
+      throw error;
+    }
   }
 
   /** Stop the service that we started; one that ran before is left alone. */
@@ -94,7 +100,8 @@ export class RLInterface {
     if (started === null) return;
     this.#process = null;
     this.#connection = null;
-    await started.stop();
+    const running = await started.catch(() => null); // whoever called startServer hears of it
+    await running?.stop();
   }
 
   /** HindsightError if the service does not answer. */
@@ -156,8 +163,9 @@ export class RLInterface {
     let state = await environment.reset();
     for (let done = false; !done; ) {
       const selected = await this.selectAction(state);
-      const applied = await environment.apply(mutationAt(selected.action), state);
-      done = applied.done || taken.length + 1 === LONGEST_EPISODE;
+      const mutation = mutationAt(selected.action);
+      const applied = await environment.apply(mutation, state);
+      done = applied.done || mutation === "keep" || taken.length + 1 === LONGEST_EPISODE;
       taken.push({ selected, state, reward: applied.reward, done });
       state = applied.state;
     }
@@ -194,10 +202,9 @@ export class RLInterface {
   }
 }
 
-function asked(state: State): { prompt: string } | { embedding: number[]; action_mask?: Mask } {
-  if ("prompt" in state) return { prompt: state.prompt };
+function asked(state: State): ({ prompt: string } | { embedding: number[] }) & { action_mask?: Mask } {
   const mask = state.action_mask === undefined ? {} : { action_mask: maskOf(state.action_mask) };
-  return { embedding: [...state.embedding], ...mask };
+  return "prompt" in state ? { prompt: state.prompt, ...mask } : { embedding: [...state.embedding], ...mask };
 }
 
 function mutationAt(action: number): Mutation {

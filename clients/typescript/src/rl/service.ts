@@ -12,10 +12,13 @@ export const MUTATIONS = [
 ] as const;
 export type Mutation = (typeof MUTATIONS)[number];
 
-/** What the policy decides on: a prompt, or its embedding with the mutations that apply to it. */
-export type State =
-  | { readonly prompt: string }
-  | { readonly embedding: readonly number[]; readonly action_mask?: readonly boolean[] };
+/**
+ * What the policy decides on: a prompt, or its embedding, with the mutations that can be made of it. Without a mask that
+ * is, for an embedding, any; for a prompt, what the server's operators could make of it.
+ */
+export type State = ({ readonly prompt: string } | { readonly embedding: readonly number[] }) & {
+  readonly action_mask?: readonly boolean[];
+};
 
 type Post<Path extends keyof paths> = Operation<paths, Path, "post">;
 export type SelectedAction = AnswerOf<Post<"/select_action">>;

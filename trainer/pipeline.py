@@ -119,7 +119,8 @@ class Pipeline:
         batches = Flow[StepGroups](_BATCHES_AHEAD)
         planned = {group.group_id for window in windows for group in window.groups}
         self.progress.plan({window.window_id for window in windows}, planned)
-        self.progress.doing("judging")
+        self.progress.window = windows[0].window_id if windows else ""
+        self.progress.doing("judging", self.progress.window)
         try:
             async with asyncio.TaskGroup() as tasks, kept(self.lessons, self.stop):
                 judging = self._judge_here if self.workers is None else partial(self._judge_elsewhere, self.workers)
@@ -176,6 +177,7 @@ class Pipeline:
         self.progress.read(window.window_id)
         if self.progress.stage == "judging":
             self.progress.unit = window.window_id
+        self.progress.window = window.window_id
         self.view.show(self.progress)
 
     async def _judge(self, groups: Flow[UnitGroups], awaited: Flow[AwaitedVerdict]) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Command)
 
 EXIT_CODES = """exit codes:
-  0 done; 2 configuration; 3 not enough data; 4 judge, backend or disk failed;
+  0 done; 2 configuration; 3 not enough data; 4 judge, backend, database or disk failed;
   5 promotion refused; 130 interrupted, resumable"""
 
 
@@ -125,6 +125,7 @@ def database_of(
         statement_timeout=settings.database.statement_timeout,
         migrate=migrate,
         read_only=read_only,
+        gone_after=settings.database.gone_after,
     )
 
 

@@ -19,16 +19,10 @@ async def naming_the_unit(session: Session, run_id: str, progress: Progress) -> 
     by a statement that fails, or because the model's lock cancels it."""
     try:
         yield
-    except asyncio.CancelledError as error:
-        if not session.lock.is_unreachable.is_set():
-            raise
-        raise _named(unreachable(session.database), run_id, progress) from error
-    except Exception as error:
+    except (asyncio.CancelledError, Exception) as error:
         fault = fault_of(error, session.database.label)
+        if session.lock.is_unreachable.is_set():  # then the pool was closed, and that is no reason
+            fault = unreachable(session.database)
         if not isinstance(fault, DatabaseLost):
             raise
-        raise _named(fault, run_id, progress) from error
-
-
-def _named(fault: DatabaseLost, run_id: str, progress: Progress) -> DatabaseLost:
-    return DatabaseLost(f"Run {run_id} stopped while {progress.at}: {fault}")
+        raise DatabaseLost(f"Run {run_id} stopped while {progress.at}: {fault}") from error

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 MAX_CLAIMS = 6
 """Of one unit: whoever takes it dies, so that another attempt would die too."""
+ENDING = 10.0
+"""Seconds for Ray's processes to end before they are killed."""
 _POLL = 0.1
 _LOOK_EVERY = 1.0
 _PAUSE_BEFORE_RESTART = 2.0
@@ -218,12 +220,12 @@ async def _placed(arguments: tuple[str, ...], log: Path) -> None:
         await asyncio.sleep(_PAUSE_BEFORE_RESTART)
 
 
-async def _ended(process: asyncio.subprocess.Process, patience: float = 10.0) -> None:
+async def _ended(process: asyncio.subprocess.Process) -> None:
     """Ask the process to end, and end it if it does not: Ray's own processes go with it."""
     assert process.stdin is not None
     process.stdin.close()
     try:
-        await asyncio.wait_for(process.wait(), patience)
+        await asyncio.wait_for(process.wait(), ENDING)
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -120,7 +120,7 @@ def fault_of(error: BaseException, label: str) -> DatabaseError | None:
         return error
     if not isinstance(error, LOST) or (isinstance(error, OSError) and not _was_raised_in_asyncpg(error)):
         return None
-    if not is_transient(error):
+    if not is_transient(error) or isinstance(error, TimeoutError):  # a statement that takes too long is not a loss
         return explain(error, label)
     lost = DatabaseLost(redact(f"The database {label} is gone ({_brief(error)}): {START_IT}"))
     lost.__cause__ = error

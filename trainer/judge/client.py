@@ -36,8 +36,7 @@ logger = logging.getLogger(__name__)
 
 OPENAI = "https://api.openai.com/v1"
 
-CONNECT_TIMEOUT = 5.0
-"""Seconds: a host that is cut off the network does not even refuse a connection."""
+CONNECT_TIMEOUT = 5.0  # seconds: a host that is cut off the network does not even refuse a connection
 _MAX_MESSAGE = 300  # characters of an endpoint's message
 _MAX_TOKENS = 100_000_000  # per call: an endpoint that reports more has miscounted
 _OVER_CONTEXT = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
@@ -87,8 +86,7 @@ class CallFailed(Exception):
     fatal: HindsightError | None = None
     used: Tokens | None = None
     may_be_billed: bool = False
-    is_cut: bool = False
-    """Whether there was no connection, or it was lost before any answer: unlike a slow endpoint, one may be gone."""
+    is_cut: bool = False  # there was no connection, or it was lost: unlike a slow endpoint, this one may be gone
     latency_ms: float = 0.0
 
     def __str__(self) -> str:
@@ -167,8 +165,7 @@ class Endpoint:
                 base_url=self._base_url,
                 default_headers=login,
                 max_retries=0,
-                # ``_request`` times out itself; else dropped connections would look like timeouts
-                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),  # ``_request`` has its own for the answer
                 http_client=DefaultAioHttpClient(),  # with 64 calls in flight httpx's own pool takes most of the time
             )
         except (OSError, ValueError, httpx.InvalidURL) as error:
@@ -372,8 +369,8 @@ def _was_sent(error: APIConnectionError) -> bool:
 
     causes = list(_causes(error))
     is_lost = any(isinstance(cause, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError) for cause in causes)
-    never_connected = aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
-    return is_lost and not any(isinstance(cause, never_connected) for cause in causes)
+    unconnected = aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
+    return is_lost and not any(isinstance(cause, unconnected) for cause in causes)
 
 
 def _origin(error: BaseException) -> str:

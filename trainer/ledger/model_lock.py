@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 LEASE = timedelta(seconds=15)
 BEAT = timedelta(seconds=3)
 BEAT_TIMEOUT = timedelta(seconds=5)
-"""A database whose host is cut off answers nothing at all, not even that it is gone."""
+"""More for the last answer than ``Database.gone_after``: a host that is cut off says nothing, and a busy one is slow."""
 
 _HEARD_WITHIN = timedelta(minutes=2)
 """A request to stop that is older was for a training that ended before it saw it; a new one may take this long to
@@ -162,36 +162,41 @@ async def _keep(database: Database, lock: ModelLock, beat: timedelta) -> None:
     while not lock.lost.is_set():
         await asyncio.sleep(beat.total_seconds())
         started = time.monotonic()
+        silent_since = started if silent_since is None else silent_since
+        beating = asyncio.create_task(_beat(database, lock), name=f"one heartbeat of {lock.model}")
         try:
-            async with asyncio.timeout(BEAT_TIMEOUT.total_seconds()):
-                is_ours = await _beat(database, lock)
-                asked = await _asked_to_stop(database, lock.model) if is_ours and not lock.stop.is_set() else None
+            # Waited for from outside: on a host that is cut off, asyncpg's own end of a statement may take minutes.
+            await asyncio.wait({beating}, timeout=_left(silent_since, database) + BEAT_TIMEOUT.total_seconds())
+            if beating.done() and await beating:
+                silent_since = None
         except Exception as error:
             said = redact(str(error)) or type(error).__name__
             logger.warning("the heartbeat of model %s failed, retrying: %s", lock.model, said)
             if not is_transient(error):  # it answers, if only with an error
                 silent_since = None
-                continue
-            silent_since = started if silent_since is None else silent_since
-            if time.monotonic() - silent_since >= database.gone_after.total_seconds():
-                lock.is_unreachable.set()
-                return
-            continue
-        silent_since = None
-        if not is_ours:
-            logger.error("another trainer took over model %s", lock.model)
-            lock.lost.set()
-        elif asked is not None:
-            logger.info("%s asks to stop the training of %s: after the current step", asked, lock.model)
-            lock.stop.set()
+        finally:
+            beating.cancel()
+        if silent_since is not None and _left(silent_since, database) <= 0:
+            lock.is_unreachable.set()
+            return
+
+
+def _left(silent_since: float, database: Database) -> float:
+    return max(0.0, silent_since + database.gone_after.total_seconds() - time.monotonic())
 
 
 async def _beat(database: Database, lock: ModelLock) -> bool:
-    """Whether the lock is still ours."""
+    """One heartbeat: says in ``lock`` what it learns, and that it was answered."""
     status: str = await database.pool.execute(
         "UPDATE hindsight.model_locks SET heartbeat_at = now() WHERE model = $1 AND token = $2", lock.model, lock.token
     )
-    return status.endswith(" 1")
+    if not status.endswith(" 1"):
+        logger.error("another trainer took over model %s", lock.model)
+        lock.lost.set()
+    elif not lock.stop.is_set() and (asked := await _asked_to_stop(database, lock.model)) is not None:
+        logger.info("%s asks to stop the training of %s: after the current step", asked, lock.model)
+        lock.stop.set()
+    return True
 
 
 async def _asked_to_stop(database: Database, model: str) -> str | None:

@@ -102,7 +102,7 @@ class Unreadable(ValueError):
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _NO_ANSWER = (openai.APIConnectionError, httpx.HTTPError, OSError)
 """Not even an error was answered: refused, lost, or silent."""
-_LEAST_REQUEST, _LAST_WORD = 1.0, 5.0
+_LEAST_REQUEST, _LAST_WORD = 1.0, 3.0
 _MAY_PASS = frozenset({404, 408, 409, 425, 429})
 
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 LEASE = timedelta(seconds=15)
 BEAT = timedelta(seconds=3)
 BEAT_TIMEOUT = timedelta(seconds=5)
-"""More for the last answer than ``Database.gone_after``: a host that is cut off says nothing, and a busy one is slow."""
+"""More than ``Database.gone_after`` for the last answer: a busy host is slow, and one that is cut off says nothing."""
 
 _HEARD_WITHIN = timedelta(minutes=2)
 """A request to stop that is older was for a training that ended before it saw it; a new one may take this long to

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CLAIMS = 6
 """Of one unit: whoever takes it dies, so that another attempt would die too."""
-ENDING = 10.0
+ENDING = 5.0
 """Seconds for Ray's processes to end before they are killed."""
 _POLL = 0.1
 _LOOK_EVERY = 1.0

@@ -4,7 +4,8 @@ The pool promises its users: no statement runs longer than the timeout, broken c
 depends on a session, so that a pooler in transaction mode (PgBouncer, Supavisor, Neon) works. Such a pooler is
 recognised by the URL or by its refusal to set a parameter for the session.
 
-Code that only reads uses ``Reconnecting``: when Postgres restarts, the same queries run again once it is back.
+Code that only reads uses ``Reconnecting``: when Postgres restarts, the same queries run again once it is back. One that
+stays away for ``gone_after`` is a DatabaseLost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import asyncpg
 from data_bridge.connection_url import ConnectionUrl, parse_connection_url
 from data_bridge.disk import RESUME
 from data_bridge.embedded import EmbeddedServer
-from data_bridge.errors import DatabaseError, DatabaseFull
+from data_bridge.errors import DatabaseError, DatabaseFull, DatabaseLost
 from data_bridge.migrate import apply
 from data_bridge.redaction import redact
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+GONE_AFTER = timedelta(seconds=45)
+"""What does not answer for so long is gone for good: a command that needs it ends within a minute."""
 _CONNECT_TIMEOUT = 10.0
 _SERVER_FIRST = 5.0
 """Seconds by which our own timeout is longer than the server's, whose error says what was stopped."""
@@ -57,6 +60,11 @@ _TRANSIENT: tuple[type[BaseException], ...] = (
 )
 """Faults that may pass after a while: Postgres restarts, fails over, or has no free connection."""
 
+LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+"""Errors that a lost connection can raise. Other faults raise them too: ``fault_of`` and ``Reconnecting`` tell them
+apart."""
+START_IT = "start it, then run the same command again, which resumes."
+
 T = TypeVar("T")
 
 
@@ -71,6 +79,8 @@ class Database:
     """Behind a transaction-mode pooler."""
     url: str = field(default="", repr=False)
     """Where another process of this user opens it too. Holds the password: never printed."""
+    gone_after: timedelta = GONE_AFTER
+    """How long it, or another service that a command needs, may be away."""
 
 
 @asynccontextmanager
@@ -82,24 +92,39 @@ async def open_database(
     max_size: int = 8,
     migrate: bool = False,
     read_only: bool = False,
+    gone_after: timedelta = GONE_AFTER,
 ) -> AsyncIterator[Database]:
     """The database at ``url``; without a URL the embedded Postgres under ``home``, which is always migrated.
 
     ``read_only`` makes Postgres refuse our writes (except through a pooler, which has no such session setting).
-    Any Postgres fault that leaves the block is raised as a DatabaseError.
+    Any Postgres fault that leaves the block is raised as a DatabaseError; as DatabaseLost if it is away.
     """
     async with _server(url, home) as (location, label, address):
         pool, is_pooled = await _open_pool(location, label, statement_timeout, max_size, read_only)
         try:
             if migrate or (url is None and not read_only):
                 await apply(pool)
-            yield Database(pool, is_embedded=url is None, label=label, is_pooled=is_pooled, url=address)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            if isinstance(error, OSError) and not _was_raised_in_asyncpg(error):
+            yield Database(pool, url is None, label, is_pooled, address, gone_after)
+        except LOST as error:
+            fault = fault_of(error, label)
+            if fault is None or fault is error:
                 raise
-            raise explain(error, label) from error
+            raise fault from error
         finally:
             await _close(pool)
+
+
+def fault_of(error: BaseException, label: str) -> DatabaseError | None:
+    """The fault of the open database called ``label`` that ``error`` is; None if it is something else's."""
+    if isinstance(error, DatabaseError):
+        return error
+    if not isinstance(error, LOST) or (isinstance(error, OSError) and not _was_raised_in_asyncpg(error)):
+        return None
+    if not is_transient(error) or isinstance(error, TimeoutError):  # a statement that takes too long is not a loss
+        return explain(error, label)
+    lost = DatabaseLost(redact(f"The database {label} is gone ({_brief(error)}): {START_IT}"))
+    lost.__cause__ = error
+    return lost
 
 
 def _was_raised_in_asyncpg(error: OSError) -> bool:
@@ -254,8 +279,12 @@ def explain(error: BaseException, label: str) -> DatabaseError:
     return explained
 
 
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
 def _sentence(error: BaseException, label: str) -> str:
-    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    said = _brief(error)
     match error:
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
             return f"The database {label} refused the login: check the user and password in DATABASE_URL ({said})."
@@ -298,28 +327,31 @@ class Fetch(Protocol):
 
 
 class Reconnecting:
-    """Waits, longer each time, for a database that restarts; for code that only reads and can read again."""
+    """Waits, longer each time, for a database that restarts; for code that only reads and can read again.
 
-    def __init__(self, database: Database, reconnect_for: timedelta) -> None:
-        self._label = database.label
-        longest = _EMBEDDED_IS_BACK if database.is_embedded else reconnect_for
-        self._reconnect_for = min(reconnect_for, longest).total_seconds()
+    ``what`` is read, as the sentence about a database that does not come back names it.
+    """
+
+    def __init__(self, database: Database, what: str) -> None:
+        self._label, self._what = database.label, what
+        longest = _EMBEDDED_IS_BACK if database.is_embedded else database.gone_after
+        self._wait = min(database.gone_after, longest).total_seconds()
         self._deadline: float | None = None
         self._pause = _FIRST_PAUSE
 
     async def after(self, error: Exception) -> None:
-        """Pause before the next attempt. DatabaseError if Postgres is away too long, or if waiting would not help."""
+        """Pause before the next attempt. DatabaseLost if Postgres is away too long, DatabaseError if waiting would not
+        help."""
         now = asyncio.get_running_loop().time()
-        self._deadline = self._deadline or now + self._reconnect_for
-        if not is_transient(error) or now + self._pause > self._deadline:
+        self._deadline = self._deadline or now + self._wait
+        if not is_transient(error):
             raise explain(error, self._label) from error
-        logger.warning("lost %s (%s); retrying", self._label, type(error).__name__)
+        if now + self._pause > self._deadline:
+            said = f"was waited for {self._wait:g} s to read {self._what}, and is gone ({_brief(error)})"
+            raise DatabaseLost(redact(f"The database {self._label} {said}: {START_IT}")) from error
+        logger.warning("lost %s (%s) while reading %s; retrying", self._label, type(error).__name__, self._what)
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 2, _MAX_PAUSE)
-
-
-LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
-"""Errors that a read on a lost connection can raise. Other faults raise them too: ``Reconnecting`` tells them apart."""
 
 
 def fetch_on(connection: Any) -> Fetch:

@@ -32,6 +32,12 @@ class DatabaseFull(DatabaseError):
     exit_code = 4
 
 
+class DatabaseLost(DatabaseError):
+    """The database was open and is gone for longer than the command waits for it. The same command resumes."""
+
+    exit_code = 4
+
+
 class DiskFull(HindsightError, OSError):
     """A disk of this machine is full. The message names the place."""
 

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -97,10 +98,9 @@ class _Batch:
 class WindowReader:
     """Reads windows by ``rules``. Several tasks may share it; its only state is a cache of agents' names."""
 
-    def __init__(self, database: Database, rules: Rules, *, reconnect_for: timedelta = timedelta(minutes=2)) -> None:
+    def __init__(self, database: Database, rules: Rules) -> None:
         self.rules = rules
         self._database = database
-        self._reconnect_for = reconnect_for
         self._names: dict[str, str | None] = {}
         self._may_read_names = True
         self._own_writers: frozenset[str] | None = None
@@ -115,7 +115,8 @@ class WindowReader:
         rules = self.rules
         first = rules.now - rules.lookback
         agents = 0 if everything else rules.min_agents
-        found = await self._patiently(lambda fetch: sightings(fetch, first, rules.now, eligible_agents=agents))
+        look = partial(sightings, first=first, last=rules.now, eligible_agents=agents)
+        found = await self._patiently("the list of windows", look)
         refs = [
             ref_of(window_id, seen)
             for window_id, seen in sorted(found.items())
@@ -129,7 +130,7 @@ class WindowReader:
         if canonical is None:
             return None
         start = start_of(canonical)
-        found = await self._patiently(lambda fetch: sightings(fetch, start, start))
+        found = await self._patiently(f"window {canonical}", lambda fetch: sightings(fetch, start, start))
         if canonical not in found:
             return None
         ref = ref_of(canonical, found[canonical])
@@ -139,7 +140,7 @@ class WindowReader:
     async def read_rows(self, ref: WindowRef, trajectory_ids: Sequence[str], hours: int) -> Window:
         """Some rows of a window that was surveyed before, which took ``hours``: by all of its rows, not by these."""
         windows = [(ref, Shares(tuple(trajectory_ids), (), 0))]
-        batch = await self._patiently(lambda fetch: self._fetch(fetch, windows))
+        batch = await self._patiently(f"window {ref.window_id}", lambda fetch: self._fetch(fetch, windows))
         return msgspec.structs.replace(await self._window(batch, *windows[0]), hours=hours)
 
     async def stream(self, refs: Iterable[WindowRef]) -> AsyncGenerator[Window, None]:
@@ -186,11 +187,13 @@ class WindowReader:
             refs = [waiting.popleft() for _ in range(min(_MEASURED_AT_ONCE, len(waiting)))]
             if not refs:
                 return None
-            measured.extend(await self._patiently(lambda fetch: self._measure(fetch, refs, in_parts=in_parts)))
+            measure = partial(self._measure, refs=refs, in_parts=in_parts)
+            measured.extend(await self._patiently(f"window {refs[0].window_id}", measure))
         windows, size = [measured.popleft()], 0
         while measured and (size := size + windows[-1][1].size) + measured[0][1].size <= BATCH_BYTES:
             windows.append(measured.popleft())
-        return await self._patiently(lambda fetch: self._fetch(fetch, windows))
+        name = f"window {windows[0][0].window_id}"
+        return await self._patiently(name, lambda fetch: self._fetch(fetch, windows))
 
     async def _window(self, batch: _Batch, ref: WindowRef, shares: Shares) -> Window:
         window_id = ref.window_id
@@ -220,9 +223,9 @@ class WindowReader:
         """``read``, as sent by the agent if it has a role of its own in the database."""
         return msgspec.structs.replace(read, is_sent=True) if read.agent_id in (self._own_writers or ()) else read
 
-    async def _patiently(self, read: Callable[[Fetch], Awaitable[T]]) -> T:
+    async def _patiently(self, what: str, read: Callable[[Fetch], Awaitable[T]]) -> T:
         """The result of ``read`` on one connection; on a new connection if that one is lost."""
-        patience = Reconnecting(self._database, self._reconnect_for)
+        patience = Reconnecting(self._database, what)
         while True:
             try:
                 async with self._database.pool.acquire() as connection:

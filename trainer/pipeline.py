@@ -118,7 +118,8 @@ class Pipeline:
         awaited = Flow[AwaitedVerdict](self.judge_concurrency)
         batches = Flow[StepGroups](_BATCHES_AHEAD)
         self.progress.plan(windows)
-        self.progress.doing("judging")
+        self.progress.window = windows[0].window_id if windows else ""
+        self.progress.doing("judging", self.progress.window)
         try:
             async with asyncio.TaskGroup() as tasks, kept(self.lessons, self.stop):
                 judging = self._judge_here if self.workers is None else partial(self._judge_elsewhere, self.workers)
@@ -175,6 +176,7 @@ class Pipeline:
         self.progress.read(window.window_id)
         if self.progress.stage == "judging":
             self.progress.unit = window.window_id
+        self.progress.window = window.window_id
         self.view.show(self.progress)
 
     async def _judge(self, groups: Flow[UnitGroups], awaited: Flow[AwaitedVerdict]) -> None:

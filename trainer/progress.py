@@ -55,6 +55,8 @@ class Progress:
     """What the run is doing: playing, judging, training or evaluating."""
     unit: str = ""
     """The window, batch or checkpoint in hand."""
+    window: str = ""
+    """The newest that was read to be judged, whatever is in hand."""
     parts: int = 0
     """Days of the closed loop; 0 for a run on a log."""
     parts_done: int = 0
@@ -105,6 +107,12 @@ class Progress:
 
     def doing(self, stage: str, unit: str = "") -> None:
         self.stage, self.unit = stage, unit
+
+    @property
+    def at(self) -> str:
+        """As an error names what the run was doing: ``judging window 2026-11-02T10:00``."""
+        kind = "window " if self.stage == "judging" and self.unit else ""
+        return f"{self.stage} {kind}{self.unit}".rstrip()
 
 
 @dataclass(slots=True)

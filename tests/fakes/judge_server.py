@@ -354,7 +354,7 @@ def dropped() -> Behaviour:
 class JudgeServer:
     """Runs from ``with`` to its end. ``requests`` holds every request that came, in order."""
 
-    def __init__(self, script: Sequence[Behaviour] = (), otherwise: Behaviour | None = None) -> None:
+    def __init__(self, script: Sequence[Behaviour] = (), otherwise: Behaviour | None = None, port: int = 0) -> None:
         self.script = list(script)
         self.otherwise = otherwise or honest()
         self.requests: list[Request] = []
@@ -364,7 +364,7 @@ class JudgeServer:
         self._thread = threading.Thread(target=self._run, name="judge server", daemon=True)
         self._ready = threading.Event()
         self._open: set[asyncio.Task[None]] = set()
-        self.port = 0
+        self.port = port
 
     @property
     def base_url(self) -> str:
@@ -381,7 +381,9 @@ class JudgeServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=512))
+        server = self._loop.run_until_complete(
+            asyncio.start_server(self._connected, "127.0.0.1", self.port, backlog=512)
+        )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()

@@ -93,6 +93,7 @@ class WandbServer:
         """Of the next jobs: ``checkpoint`` (the default), ``failed``, ``no_checkpoint``, ``never``, or ``copy``:
         nothing was found to train on, and the checkpoint is a copy of the last."""
         self.requests: list[tuple[str, str]] = []
+        self.is_gone = False
         self._faults: dict[str, deque[Fault]] = {}
 
     # -- what a test says and asks
@@ -246,6 +247,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
     def _handle(self) -> None:
+        if self.state.is_gone:  # a connection that was kept open
+            self.close_connection = True
+            return
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         url = urlsplit(self.path)
         route, parts = _route(url.path)
@@ -318,16 +322,24 @@ def _route(path: str) -> tuple[str, list[str]]:
 @contextmanager
 def wandb_server(key: str = "test-key-of-wandb", training_seconds: float = 0.05) -> Iterator[WandbServer]:
     """A running server on a free port; ``.url`` is what WANDB_TRAINING_BASE_URL would be."""
-    state = WandbServer(key, training_seconds)
+    with listening(WandbServer(key, training_seconds)) as state:
+        yield state
+
+
+@contextmanager
+def listening(state: WandbServer) -> Iterator[WandbServer]:
+    """``state`` behind a port of its own while the block runs: afterwards it is gone, and can be brought back."""
     handler = type("Handler", (_Handler,), {"state": state})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
+    state.is_gone = False
     state.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
         yield state
     finally:
+        state.is_gone = True
         server.shutdown()
         server.server_close()
         thread.join()

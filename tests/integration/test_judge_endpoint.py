@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -353,9 +354,11 @@ async def test_a_connection_lost_after_the_request_may_be_billed_and_one_never_m
         async with judge_at(server) as judge:
             await judge.judge(make_group())
         assert judge.budget.spent > 0
-    async with open_judge(judge_settings(server.base_url), SECRETS, None, "run-1", retry=AT_ONCE) as nowhere:
+    brief = replace(AT_ONCE, gone_after=0.1)
+    async with open_judge(judge_settings(server.base_url), SECRETS, None, "run-1", retry=brief) as nowhere:
         assert isinstance(nowhere, LlmJudge)
-        await nowhere.judge(make_group())
+        with pytest.raises(JudgeError):
+            await nowhere.judge(make_group())
         assert nowhere.budget.spent == 0
 
 

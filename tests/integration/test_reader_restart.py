@@ -15,7 +15,7 @@ import pytest
 
 from data_bridge.database import open_database
 from data_bridge.embedded import EmbeddedServer
-from data_bridge.errors import DatabaseError
+from data_bridge.errors import DatabaseLost
 from data_bridge.migrate import apply
 from data_bridge.quality import Rules
 from data_bridge.reader import WindowReader
@@ -75,14 +75,14 @@ async def test_the_same_windows_arrive_once_when_postgres_is_killed_and_restarte
 
 
 async def test_a_postgres_that_stays_away_is_one_sentence(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with open_database(server.url(), tmp_path) as database:
+    async with open_database(server.url(), tmp_path, gone_after=timedelta(seconds=0.5)) as database:
         await apply(database.pool)
         for window_id in hours_before(number=8):
             await insert_window(database.pool, window_id)
-        reader = WindowReader(database, RULES, reconnect_for=timedelta(seconds=0.5))
+        reader = WindowReader(database, RULES)
         refs = await reader.discover()
         kill(server)
-        with pytest.raises(DatabaseError) as raised:
+        with pytest.raises(DatabaseLost, match=f"to read window {refs[0].window_id}, and is gone") as raised:
             [window async for window in reader.stream(refs)]
 
     assert "\n" not in str(raised.value)

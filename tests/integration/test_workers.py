@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from tests.fakes.ray_cluster import Cluster, running_cluster
 from tests.fakes.training_backend import FakeBackend
 from trainer.cli.judge_windows import main
 from trainer.config.sections import JudgeSecrets, TrainingJudge
-from trainer.workers import elsewhere
 from trainer.workers.sections import secrets_file, secrets_from, section_of
 from trainer.workers.worker import more_units
 
@@ -234,9 +232,10 @@ async def test_workers_that_never_come_end_the_run_and_name_the_unit(
     (window_id,) = hours_before(number=1)
     await insert_window(database.pool, window_id)
     monkeypatch.setenv("DATABASE_URL", database_url)
-    monkeypatch.setattr(elsewhere, "GONE_AFTER", timedelta(seconds=3))
     flags = ["--until", NOW.isoformat(), "--home", str(tmp_path), "--judge", "outcome"]
-    code = await asyncio.to_thread(main, [*flags, "--workers", "1", "--ray-address", "127.0.0.1:1"])
+    code = await asyncio.to_thread(
+        main, [*flags, "--workers", "1", "--ray-address", "127.0.0.1:1", "--gone-after", "3s"]
+    )
     assert code == 4
     said = capsys.readouterr().err
     assert f"Judging waits for window {window_id}" in said

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import errno
+import gc
 import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Command)
 
 EXIT_CODES = """exit codes:
-  0 done; 2 configuration; 3 not enough data; 4 judge, backend or disk failed;
+  0 done; 2 configuration; 3 not enough data; 4 judge, backend, database or disk failed;
   5 promotion refused; 130 interrupted, resumable"""
 
 
@@ -42,6 +45,7 @@ def run_command(
     epilog: str = EXIT_CODES,
 ) -> int:
     """Parse ``argv`` into ``cls``, await ``work``, and turn its result or error into an exit code."""
+    _end_quickly()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     before = os.umask(UMASK)
@@ -125,6 +129,7 @@ def database_of(
         statement_timeout=settings.database.statement_timeout,
         migrate=migrate,
         read_only=read_only,
+        gone_after=settings.database.gone_after,
     )
 
 
@@ -162,6 +167,12 @@ def _explain(error: PermissionError) -> ConfigurationError:
     explained = ConfigurationError(f"{path or 'A file'} cannot be used ({error.strerror}){hint}.")
     explained.__cause__ = error
     return explained
+
+
+@cache
+def _end_quickly() -> None:
+    """Python looks for garbage once more when it ends, in all that torch and art import: seconds, for nothing."""
+    atexit.register(gc.freeze)
 
 
 def _say(*lines: str) -> None:

@@ -156,6 +156,7 @@ async def _elsewhere(
         with_steps=steps,
         noise=await known_noise(settings.judge, database, run_id, with_steps=steps),
         is_unused=settings.judging.window is not None,
+        gone_after=database.gone_after,
     )
     async with open_workers(
         settings.workers, section, database, settings.secrets, run_id=run_id, home=settings.common.home

@@ -35,6 +35,12 @@ class DatabaseSettings(Section):
 
     # Postgres stores it in milliseconds, in 32 bits.
     statement_timeout: Duration = setting("2m", "Maximum time for one SQL statement.", le=timedelta(days=24))
+    gone_after: Duration = setting(
+        "45s",
+        "How long Postgres, the judge's endpoint, W&B or all workers may be away before the command ends with exit 4; "
+        "the same command resumes.",
+        gt=timedelta(0),
+    )
 
 
 def moment_of(until: str | None) -> datetime:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 _ATTEMPTS = 4
+_CONNECT_TIMEOUT = 5.0
+"""Seconds: a host that is cut off the network does not even refuse a connection."""
 
 K = TypeVar("K")
 
@@ -110,10 +112,12 @@ class EndpointModel:
     def __init__(
         self, base_url: str | None, model: str, api_key: str, *, name: str | None = None, timeout: float = 120.0
     ) -> None:
+        import httpx
         from openai import AsyncOpenAI
 
         register_secret(api_key)
-        self._client = AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout, max_retries=_ATTEMPTS - 1)
+        patience = httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT)
+        self._client = AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=patience, max_retries=_ATTEMPTS - 1)
         self._model = model
         self.name = name or model
         self._has_logprobs = True

@@ -8,7 +8,7 @@ import random
 import time
 from dataclasses import dataclass, field, replace
 
-from data_bridge.errors import HindsightError
+from data_bridge.errors import HindsightError, JudgeError
 from data_bridge.quality import Reason
 from trainer.judge.client import CallFailed, Endpoint, JudgeReply, Tokens
 from trainer.judge.cost import Price
@@ -43,9 +43,15 @@ class PaidCalls:
     _undercount: float = 1.0
     """The largest ratio so far of the endpoint's count of prompt tokens to our estimate."""
     _chance: random.Random = field(default_factory=random.Random)
+    _cut_since: float | None = None
+    """Since when every call has ended without a connection."""
 
     async def answer(self, question: JudgeQuestion, asked: Prompt, bill: Bill) -> JudgeReply:
-        """The endpoint's answer, after as many attempts as the rule allows. Every failed call is recorded here."""
+        """The endpoint's answer, after as many attempts as the rule allows. Every failed call is recorded here.
+
+        An endpoint that no call reaches is waited for beyond these attempts, and given up for all calls when it is
+        gone: one that is slow or busy is neither.
+        """
         failures = 0
         while True:
             started = float("inf")
@@ -58,6 +64,7 @@ class PaidCalls:
                     self._book(answer.used, bill)
                     self._undercount = max(self._undercount, answer.used.prompt / asked.prompt_tokens)
                     self.limiter.answered()
+                    self._cut_since = None
                 return answer
             except asyncio.CancelledError:
                 if started < float("inf"):
@@ -70,6 +77,9 @@ class PaidCalls:
                 raise NoVerdict(Reason.OVER_BUDGET, detail) from None
             except CallFailed as failure:
                 # First what the calls that wait for this slot must know, then the slower recording.
+                silent = self._silence_after(failure, started)
+                if silent >= self.retry.gone_after:
+                    failure.fatal = self._gone(question, failure, silent)
                 self._stopped_by = self._stopped_by or failure.fatal
                 if failure.result is CallResult.BUSY:
                     self.limiter.busy(started)
@@ -83,10 +93,31 @@ class PaidCalls:
                 if failure.again:
                     continue
                 failures += 1
+                if failure.is_cut and not failure.may_be_billed and self._cut_since is not None:
+                    await asyncio.sleep(self.retry.delay_unreached(failures, silent))
+                    continue
                 if failures >= self.retry.attempts:
                     detail = f"no answer after {failures} attempt{'s' if failures != 1 else ''}: {failure.fault}"
                     raise NoVerdict(Reason.JUDGE_UNAVAILABLE, detail) from failure
                 await asyncio.sleep(self.retry.delay(failures, failure.retry_after, self._chance))
+
+    def _silence_after(self, failure: CallFailed, started: float) -> float:
+        """Seconds for which no call has reached the endpoint, this one included; 0 if this one has."""
+        now = time.monotonic()
+        if failure.is_cut:
+            self._cut_since = now if self._cut_since is None else self._cut_since
+            return now - self._cut_since
+        was_reached_before = failure.result is CallResult.TIMEOUT and started < (self._cut_since or 0.0)
+        if not was_reached_before:
+            self._cut_since = None
+        return 0.0
+
+    def _gone(self, question: JudgeQuestion, failure: CallFailed, silent: float) -> JudgeError:
+        return JudgeError(
+            f"The judge is gone: group {question.group_id} of window {question.window_id} waits for it, and no call "
+            f"has reached it for {silent:.0f} s ({failure.fault}); check JUDGE_BASE_URL, then run the same command "
+            "again, which resumes: verdicts already paid for are kept."
+        )
 
     def record_of(self, asked: Prompt, answer: JudgeReply) -> Call:
         """An answered call as it is stored, with what it cost."""

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 OPENAI = "https://api.openai.com/v1"
 
+CONNECT_TIMEOUT = 5.0  # seconds: a host that is cut off the network does not even refuse a connection
 _MAX_MESSAGE = 300  # characters of an endpoint's message
 _MAX_TOKENS = 100_000_000  # per call: an endpoint that reports more has miscounted
 _OVER_CONTEXT = ("context_length", "context length", "maximum context", "too many tokens", "prompt is too long")
@@ -85,6 +86,7 @@ class CallFailed(Exception):
     fatal: HindsightError | None = None
     used: Tokens | None = None
     may_be_billed: bool = False
+    is_cut: bool = False  # there was no connection, or it was lost: unlike a slow endpoint, this one may be gone
     latency_ms: float = 0.0
 
     def __str__(self) -> str:
@@ -163,7 +165,7 @@ class Endpoint:
                 base_url=self._base_url,
                 default_headers=login,
                 max_retries=0,
-                timeout=None,  # ``_request`` times out itself; else dropped connections would look like timeouts
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),  # ``_request`` has its own for the answer
                 http_client=DefaultAioHttpClient(),  # with 64 calls in flight httpx's own pool takes most of the time
             )
         except (OSError, ValueError, httpx.InvalidURL) as error:
@@ -216,7 +218,7 @@ class Endpoint:
             raise self._explain(error, dialect) from error
         except APIConnectionError as error:
             fault = f"the connection to {self.label} failed ({_origin(error)})"
-            raise CallFailed(CallResult.FAILED, fault, may_be_billed=_was_sent(error)) from error
+            raise CallFailed(CallResult.FAILED, fault, may_be_billed=_was_sent(error), is_cut=True) from error
 
     def _explain(self, error: APIStatusError, dialect: Dialect) -> CallFailed:
         status = error.status_code
@@ -367,7 +369,8 @@ def _was_sent(error: APIConnectionError) -> bool:
 
     causes = list(_causes(error))
     is_lost = any(isinstance(cause, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError) for cause in causes)
-    return is_lost and not any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes)
+    unconnected = aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
+    return is_lost and not any(isinstance(cause, unconnected) for cause in causes)
 
 
 def _origin(error: BaseException) -> str:

@@ -11,7 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from data_bridge.database import GONE_AFTER
 from trainer.ledger.shared_budget import JobBudget
+
+_MAX_DELAY_UNREACHED = 5.0
 
 
 class Limiter:
@@ -147,6 +150,8 @@ class Retry:
     attempts: int = 5
     first_delay: float = 1.0
     max_delay: float = 60.0
+    gone_after: float = GONE_AFTER.total_seconds()
+    """Seconds without any answer to any call, of an endpoint that cannot be connected to, after which it is gone."""
 
     def delay(self, failures: int, retry_after: float | None, chance: random.Random) -> float:
         """Seconds to wait after the ``failures``-th failure of one call."""
@@ -154,3 +159,9 @@ class Retry:
             return min(max(retry_after, 0.0), self.max_delay)
         delay = min(self.first_delay * 2.0 ** (failures - 1), self.max_delay)
         return delay * chance.uniform(0.5, 1.0)
+
+    def delay_unreached(self, failures: int, silent: float) -> float:
+        """Seconds to wait for an endpoint that nobody has reached for ``silent`` seconds; the last attempt is made
+        when it counts as gone."""
+        delay = min(self.first_delay * 2.0 ** min(failures - 1, 10), _MAX_DELAY_UNREACHED)
+        return max(0.0, min(delay, self.gone_after - silent))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from data_bridge.database import Database
+from data_bridge.database import GONE_AFTER, Database
 from data_bridge.errors import ConfigurationError
 from data_bridge.quality import Measurable
 from data_bridge.redaction import redact
@@ -77,6 +77,7 @@ async def open_judge(
             return
         refuse_unusable(settings, secrets)
         identity = identity_of(settings, with_steps=with_steps)
+        retry = retry or _retry(settings, database)
         calls = await _paid_calls(settings, secrets, store, stack, beside, retry, Structure.JSON_SCHEMA)
         shared = beside if isinstance(beside, LlmJudge) else None
         concurrency = settings.judge_concurrency if shares is None else shares.calls
@@ -125,8 +126,14 @@ async def open_writing(
         store: VerdictStore = MemoryVerdicts()
         if database is not None:
             store = await stack.enter_async_context(open_verdicts(database, run_id))
+        retry = retry or _retry(settings, database)
         calls = await _paid_calls(settings, secrets, store, stack, beside, retry, Structure.TEXT)
         yield PaidText(calls, identity_of(settings))
+
+
+def _retry(settings: JudgeSettings, database: Database | None) -> Retry:
+    gone_after = GONE_AFTER if database is None else database.gone_after
+    return Retry(settings.judge_attempts, gone_after=gone_after.total_seconds())
 
 
 async def _paid_calls(
@@ -135,7 +142,7 @@ async def _paid_calls(
     store: VerdictStore,
     stack: AsyncExitStack,
     beside: Judge | None,
-    retry: Retry | None,
+    retry: Retry,
     structure: Structure,
 ) -> PaidCalls:
     endpoint = Endpoint(
@@ -155,7 +162,7 @@ async def _paid_calls(
         price=price_of(settings),
         budget=shared.budget if shared else Budget(settings.max_cost, spent=await store.spent()),
         limiter=shared.limiter if shared else Limiter(settings.judge_concurrency),
-        retry=retry or Retry(attempts=settings.judge_attempts),
+        retry=retry,
     )
 
 

@@ -57,6 +57,7 @@ async def train(
                 settings.backend,
                 settings.promotion,
                 settings.secrets.wandb_api_key,
+                settings.database.gone_after,
             ) as backend:
                 for sentence in await mend(ledger, lock, backend, settings.training.stop_on):
                     view.say(sentence)

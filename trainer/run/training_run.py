@@ -41,6 +41,7 @@ from trainer.report.page import write as write_page
 from trainer.rewards import Baseline
 from trainer.run.code_version import code_version
 from trainer.run.distilling import catch_up, keep_procedures_of, open_distilling
+from trainer.run.gone import naming_the_unit
 from trainer.run.leave_one_out import LeaveOneOut
 from trainer.run.reporting import reported
 from trainer.run.session import Session, fingerprint
@@ -258,6 +259,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
         async with (
+            naming_the_unit(session, run_id, progress),
             open_judge(
                 settings.judge, settings.secrets, session.database, run_id, with_steps=settings.judge.step_credit
             ) as judge,
@@ -300,6 +302,7 @@ async def _workers_of(session: Session, run_id: str) -> AsyncIterator[Workers | 
         with_steps=steps,
         noise=await known_noise(settings.judge, database, run_id, with_steps=steps),
         model=settings.model.model,
+        gone_after=database.gone_after,
     )
     async with open_workers(
         chosen, section, database, settings.secrets, run_id=run_id, home=settings.common.home

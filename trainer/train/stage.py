@@ -253,7 +253,7 @@ class TrainStage:
         progress.pattern_groups += int(plain.get("pattern_groups", 0))
         progress.latest = plain
         progress.newest = checkpoint
-        progress.doing("judging", progress.unit)
+        progress.doing("judging", progress.window)
         self.tracker.log(progress.step, plain)
         self.view.say(_sentence(plain))
         stop_collapse(self._thresholds, plain, checkpoint)

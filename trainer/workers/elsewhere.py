@@ -1,7 +1,7 @@
 """Units done by workers: the driver hands them out through the ledger, and waits for each with a deadline.
 
 What places the workers is a child process (``ray_cluster``); when it ends, it is started again. A job that no worker
-has been heard of for ``GONE_AFTER``, or one of whose units kills every worker that takes it, ends with StageGone, which
+has been heard of for ``gone_after``, or one of whose units kills every worker that takes it, ends with StageGone, which
 names the unit: nothing is lost, and the same command resumes.
 """
 
@@ -34,10 +34,10 @@ from trainer.workers.sections import WorkerSection, secrets_file
 
 logger = logging.getLogger(__name__)
 
-GONE_AFTER = timedelta(seconds=45)
-"""Without a heartbeat of any worker, the start of Ray included: then the run ends, well within a minute."""
 MAX_CLAIMS = 6
 """Of one unit: whoever takes it dies, so that another attempt would die too."""
+ENDING = 5.0
+"""Seconds for Ray's processes to end before they are killed."""
 _POLL = 0.1
 _LOOK_EVERY = 1.0
 _PAUSE_BEFORE_RESTART = 2.0
@@ -66,6 +66,8 @@ class Workers:
     placed_by: tuple[tuple[str, ...], Path]
     """The arguments of the process that places them, and where it writes what happens."""
     _ledger: UnitLedger
+    gone_after: timedelta
+    """Without a heartbeat of any worker, the start of Ray included: then the run ends."""
     usage: JudgeUsage = field(default_factory=JudgeUsage)
     added: int = 0
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -134,19 +136,19 @@ class Workers:
 
     async def _watch(self, log: Path) -> None:
         """Raise StageGone when the job can no longer be done; run beside those who wait for it."""
-        heard, before = time.monotonic(), 0
+        heard, before, silence = time.monotonic(), 0, self.gone_after.total_seconds()
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             standing = await self._ledger.standing(self.job_id)
             if standing.alive or standing.done > before or standing.first_open is None:
                 heard, before = time.monotonic(), standing.done
-            if standing.taken_most > MAX_CLAIMS or time.monotonic() - heard > GONE_AFTER.total_seconds():
+            if standing.taken_most > MAX_CLAIMS or time.monotonic() - heard > silence:
                 assert standing.first_open is not None
                 unit = await self._ledger.unit(self.job_id, standing.first_open)
                 why = (
                     f"a unit was taken up {standing.taken_most} times and its worker died each time"
                     if standing.taken_most > MAX_CLAIMS
-                    else f"no worker was heard of for {GONE_AFTER.total_seconds():.0f} s"
+                    else f"no worker was heard of for {silence:g} s"
                 )
                 raise StageGone(f"Judging waits for {unit.name}, and {why}: see {log}; the same command resumes.")
 
@@ -187,7 +189,7 @@ async def open_workers(
     with secrets_file(folder, job_id, database.url, secrets) as private:
         path = str(settings.worker_env or private.absolute())
         arguments = (job_id, str(settings.workers), path, settings.ray_address or "")
-        workers = Workers(job_id, settings.workers, (arguments, log), ledger)
+        workers = Workers(job_id, settings.workers, (arguments, log), ledger, database.gone_after)
         try:
             yield workers
         finally:
@@ -219,12 +221,12 @@ async def _placed(arguments: tuple[str, ...], log: Path) -> None:
         await asyncio.sleep(_PAUSE_BEFORE_RESTART)
 
 
-async def _ended(process: asyncio.subprocess.Process, patience: float = 10.0) -> None:
+async def _ended(process: asyncio.subprocess.Process) -> None:
     """Ask the process to end, and end it if it does not: Ray's own processes go with it."""
     assert process.stdin is not None
     process.stdin.close()
     try:
-        await asyncio.wait_for(process.wait(), patience)
+        await asyncio.wait_for(process.wait(), ENDING)
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -21,6 +21,7 @@ import msgspec
 from dotenv import dotenv_values
 from pydantic import SecretStr
 
+from data_bridge.database import GONE_AFTER
 from data_bridge.errors import ConfigurationError
 from data_bridge.private_files import make_private
 from data_bridge.quality import Rules
@@ -52,6 +53,8 @@ class WorkerSection(msgspec.Struct, frozen=True):
     """Whose lasting exclusions hold; None: judged without training."""
     is_unused: bool = False
     """Whether rows that were trained on are judged again."""
+    gone_after: float = GONE_AFTER.total_seconds()
+    """Seconds that a service may be away, as the driver's ``--gone-after`` says."""
 
     def rules(self) -> Rules:
         """ConfigurationError if the world of this host is another than the driver's."""
@@ -82,6 +85,7 @@ def section_of(
     noise: tuple[float, int],
     model: str | None = None,
     is_unused: bool = False,
+    gone_after: timedelta = GONE_AFTER,
 ) -> WorkerSection:
     """The section for the workers of one job. A rubric of the user's own must be at the same path on every host."""
     values = {name: getattr(judge, name) for name in JudgeSettings.model_fields}
@@ -99,6 +103,7 @@ def section_of(
         noise,
         model,
         is_unused,
+        gone_after.total_seconds(),
     )
 
 

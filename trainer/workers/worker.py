@@ -14,6 +14,7 @@ import time
 import uuid
 from contextlib import AsyncExitStack
 from copy import deepcopy
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,7 @@ async def work(job_id: str, place: int, secrets_path: str) -> None:
         if job is None:
             return
         section = msgspec.convert(job.settings, WorkerSection)
+        database = replace(database, gone_after=timedelta(seconds=section.gone_after))
         settings = section.judge_settings()
         holder = f"worker {place} of {job_id}/{uuid.uuid4().hex[:8]}"
         shares = WorkerShare(

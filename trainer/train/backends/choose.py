@@ -12,11 +12,13 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
 from pydantic import SecretStr
 
+from data_bridge.database import GONE_AFTER
 from data_bridge.errors import ConfigurationError
 from trainer.abilities import abilities_of
 from trainer.config.settings import Section
@@ -61,11 +63,15 @@ def _chosen(settings: BackendSettings, *, has_key: bool) -> tuple[BackendName, s
 
 @asynccontextmanager
 async def open_backend(
-    trainee: CpuTrainee, backend: BackendSettings, addresses: AddressSettings, key: SecretStr | None
+    trainee: CpuTrainee,
+    backend: BackendSettings,
+    addresses: AddressSettings,
+    key: SecretStr | None,
+    gone_after: timedelta = GONE_AFTER,
 ) -> AsyncIterator[TrainingBackend]:
     """The chosen backend, opened; ``current_step`` is its newest step. Closed at the end, even after an error."""
     prepare_environment()
-    opened = _backend(choose_backend(backend, trainee.model, key).name, trainee, backend, addresses, key)
+    opened = _backend(choose_backend(backend, trainee.model, key).name, trainee, backend, addresses, key, gone_after)
     try:
         await opened.open()
         yield opened
@@ -83,15 +89,22 @@ def refuse_ignored(name: str, settings: Section) -> None:
 
 
 def _backend(
-    name: BackendName, trainee: CpuTrainee, backend: BackendSettings, addresses: AddressSettings, key: SecretStr | None
+    name: BackendName,
+    trainee: CpuTrainee,
+    backend: BackendSettings,
+    addresses: AddressSettings,
+    key: SecretStr | None,
+    gone_after: timedelta,
 ) -> TrainingBackend:
     refuse_ignored(name, trainee.training)
     match name:
         case "serverless":
+            from trainer.train.backends.remote_job import Pace
             from trainer.train.backends.serverless import ServerlessBackend
 
+            pace = Pace(gone_after=gone_after.total_seconds())
             return ServerlessBackend(
-                trainee, backend.wandb_entity, backend.remote_deadline, addresses.wandb_base_url, key
+                trainee, backend.wandb_entity, backend.remote_deadline, addresses.wandb_base_url, key, pace
             )
         case "local":
             if reason := why_no_gpu():

@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar
 import httpx
 import openai
 
+from data_bridge.database import GONE_AFTER
 from data_bridge.errors import BackendError
 from data_bridge.redaction import redact
 
@@ -99,6 +100,9 @@ class Unreadable(ValueError):
 
 
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_NO_ANSWER = (openai.APIConnectionError, httpx.HTTPError, OSError)
+"""Not even an error was answered: refused, lost, or silent."""
+_LEAST_REQUEST, _LAST_WORD = 1.0, 3.0
 _MAY_PASS = frozenset({404, 408, 409, 425, 429})
 
 
@@ -152,21 +156,38 @@ def explain(error: BaseException) -> str:
 
 
 class Patience:
-    """Tolerates faults for a certain time, not a certain number: a server that is down for nine minutes is not lost."""
+    """Tolerates faults for a certain time, not a certain number: a server that is in trouble for nine minutes, and says
+    so, is not lost. One that says nothing at all is gone after ``Pace.gone_after``."""
 
-    def __init__(self, seconds: float, what: str) -> None:
-        self._seconds = seconds
-        self._what = what
+    def __init__(self, seconds: float, what: str, pace: Pace) -> None:
+        self._seconds, self._what, self._pace = seconds, what, pace
         self._since: float | None = None
+        self._heard = time.monotonic()
 
     def answered(self) -> None:
-        self._since = None
+        self._since, self._heard = None, time.monotonic()
+
+    @property
+    def request(self) -> float:
+        """Seconds for the next request: a server that is silent is given up in time."""
+        return min(self._pace.request, max(self._left, _LEAST_REQUEST))
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before the next request; a silent server is asked for the last time when it counts as gone."""
+        await asyncio.sleep(min(seconds, max(self._left, 0.0)) if self._since is not None else seconds)
+
+    @property
+    def _left(self) -> float:
+        return self._heard + self._pace.gone_after - time.monotonic()
 
     def forgive(self, error: BaseException) -> None:
-        """BackendError if ``error`` is permanent, or if there has been no good answer for too long."""
+        """BackendError if ``error`` is permanent, or if there has been no answer, or no good one, for too long."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        if not may_pass(error) or now - self._since > self._seconds:
+        if not isinstance(error, _NO_ANSWER):
+            self._heard = now
+        is_gone = now - self._heard >= self._pace.gone_after
+        if not may_pass(error) or is_gone or now - self._since > self._seconds:
             raise BackendError(
                 f"W&B does not answer about {self._what} ({explain(error)}): "
                 "check WANDB_API_KEY, --wandb-base-url and the network, then run again to continue from here."
@@ -186,10 +207,17 @@ class Pace:
     """Maximum time for one request, including ART's own three retries."""
     patience: float = 600.0
     """Maximum time without a good answer before a job is no longer followed (it continues; the next run finds it)."""
+    gone_after: float = GONE_AFTER.total_seconds()
+    """The same without any answer, not even an error."""
     opening: float = 30.0
     """The same while the model is registered: a person is probably waiting for it."""
     checkpoint_grace: float = 120.0
     """How long after the end of a job its checkpoint may still appear."""
+
+    @property
+    def brief(self) -> Pace:
+        """For one more question to a server that was given up."""
+        return replace(self, request=_LAST_WORD, patience=_LAST_WORD, gone_after=_LAST_WORD)
 
     def longer(self, pause: float) -> float:
         return min(pause * 1.5, self.max_pause)
@@ -219,18 +247,19 @@ def deadline_of(limit: timedelta) -> float:
     return time.monotonic() + limit.total_seconds()
 
 
-async def follow_job(job_id: str, events_after: EventsAfter, *, deadline: float, pace: Pace) -> JobEnd:
+async def follow_job(job_id: str, events_after: EventsAfter, *, deadline: float, pace: Pace, batch: str = "") -> JobEnd:
     """Wait until the job has ended. BackendError after the deadline or too many faults; the job then continues."""
     end, seen = JobEnd(), None
-    patience = Patience(pace.patience, f"training job {job_id}")
+    patience = Patience(pace.patience, f"training job {job_id}{batch}", pace)
     pause = pace.first_pause
     while True:
         try:
-            async with asyncio.timeout(pace.request):
+            async with asyncio.timeout(patience.request):
                 async for event in events_after(seen):
                     if _take(event, end):
                         return end
                     seen, pause = event.id, pace.first_pause
+                    patience.answered()
             patience.answered()
         except FAULTS as fault:
             logger.debug("Job %s: %s", job_id, explain(fault))
@@ -240,7 +269,7 @@ async def follow_job(job_id: str, events_after: EventsAfter, *, deadline: float,
                 f"W&B training job {job_id} has not ended within --remote-deadline and is still running: "
                 "look at it in W&B, then run again to resume following it."
             )
-        await asyncio.sleep(pause)
+        await patience.pause(pause)
         pause = pace.longer(pause)
 
 
@@ -265,30 +294,30 @@ def numbers(data: Mapping[str, Any]) -> dict[str, float]:
 
 async def ask(question: Callable[[], Awaitable[T]], what: str, *, patience: float, pace: Pace) -> T:
     """The answer to a request without side effects, retried until ``patience`` seconds have passed."""
-    forgiving = Patience(patience, what)
+    forgiving = Patience(patience, what, pace)
     pause = pace.first_pause
     while True:
         try:
-            async with asyncio.timeout(pace.request):
+            async with asyncio.timeout(forgiving.request):
                 return await question()
         except FAULTS as fault:
             logger.debug("Asking about %s: %s", what, explain(fault))
             forgiving.forgive(fault)
-        await asyncio.sleep(pause)
+        await forgiving.pause(pause)
         pause = pace.longer(pause)
 
 
 async def wait_for_step(
-    newest_step: Callable[[], Awaitable[int]], after_step: int, *, deadline: float, pace: Pace
+    newest_step: Callable[[], Awaitable[int]], after_step: int, *, deadline: float, pace: Pace, batch: str = ""
 ) -> int | None:
     """The newest step as soon as it is after ``after_step``; None if it still is not at the deadline.
 
-    The server is asked at least once, and faults are tolerated until the deadline.
+    The server is asked at least once, and faults are tolerated until the deadline, unless it says nothing at all.
     """
     pause = pace.first_pause
     while True:
         patience = max(deadline - time.monotonic(), pace.opening)
-        step = await ask(newest_step, "the newest checkpoint", patience=patience, pace=pace)
+        step = await ask(newest_step, f"the newest checkpoint{batch}", patience=patience, pace=pace)
         if step > after_step:
             return step
         left = deadline - time.monotonic()

@@ -16,7 +16,6 @@ trainer away from the model.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -134,8 +133,13 @@ class ServerlessBackend:
         self._remote = self._model = None
 
     async def current_step(self) -> int:
+        return await self._step_known()
+
+    async def _step_known(self, batch: str = "", pace: Pace | None = None) -> int:
+        """The newest step. ``batch`` is what it is asked for, as an error names it."""
+        pace = pace or self._pace
         return await remote_job.ask(
-            self._newest_step, "the newest checkpoint", patience=self._pace.patience, pace=self._pace
+            self._newest_step, f"the newest checkpoint{batch}", patience=pace.patience, pace=pace
         )
 
     async def _newest_step(self) -> int:
@@ -159,7 +163,7 @@ class ServerlessBackend:
         check_trainable(prepared)
         check_sendable(prepared)
         receipt = await self._submit(prepared, on_submitted)
-        outcome = await self._outcome(receipt)
+        outcome = await self._outcome(receipt, prepared.batch.batch_id)
         if isinstance(outcome, _Untrained):
             raise BackendError(f"Batch {prepared.batch.batch_id} was not trained: {outcome.why}")
         return replace(outcome, metrics={**prepared.metrics, **outcome.metrics})
@@ -168,7 +172,7 @@ class ServerlessBackend:
         if job_id is None:
             return None
         receipt = Receipt.parse(job_id, policy_step)
-        outcome = await self._outcome(receipt)
+        outcome = await self._outcome(receipt, batch_id)
         if isinstance(outcome, StepResult):
             return outcome
         if not outcome.may_be_sent_again:
@@ -178,9 +182,10 @@ class ServerlessBackend:
 
     async def _submit(self, prepared: PreparedBatch, on_submitted: Submitted) -> Receipt:
         """Send the batch until it is accepted, refused, or its fate is unknown; the ledger always has the state."""
-        patience = Patience(self._pace.patience, f"batch {prepared.batch.batch_id}")
+        name = _for(prepared.batch.batch_id)
+        patience = Patience(self._pace.patience, f"the submission{name}", self._pace)
         pause = self._pace.first_pause
-        after_step = await self.current_step()
+        after_step = await self._step_known(name)
         while True:
             receipt = Receipt.before_sending(after_step, prepared.trainable_tokens)
             await on_submitted(str(receipt))
@@ -204,9 +209,9 @@ class ServerlessBackend:
                 receipt = receipt.taken_as(job_id)
                 await on_submitted(str(receipt))
                 return receipt
-            await asyncio.sleep(pause)
+            await patience.pause(pause)
             pause = self._pace.longer(pause)
-            if await self.current_step() > after_step:
+            if await self._step_known(name) > after_step:
                 return receipt  # it was accepted after all, whatever the answer said
 
     async def _post(self, prepared: PreparedBatch) -> str:
@@ -223,10 +228,10 @@ class ServerlessBackend:
             raise remote_job.Unreadable
         return job_id
 
-    async def _outcome(self, receipt: Receipt) -> StepResult | _Untrained:
+    async def _outcome(self, receipt: Receipt, batch_id: str) -> StepResult | _Untrained:
         """The outcome of the batch of this receipt; waits as long as it can still change."""
         if receipt.job_id is not None:
-            return await self._job_outcome(receipt, receipt.job_id)
+            return await self._job_outcome(receipt, receipt.job_id, batch_id)
         if receipt.is_refused:
             deadline = time.monotonic()
             why = "W&B did not accept it."
@@ -240,21 +245,28 @@ class ServerlessBackend:
                 max(left.total_seconds(), 0) / 60,
                 receipt.after_step,
             )
-        step = await remote_job.wait_for_step(self._newest_step, receipt.after_step, deadline=deadline, pace=self._pace)
+        step = await remote_job.wait_for_step(
+            self._newest_step, receipt.after_step, deadline=deadline, pace=self._pace, batch=_for(batch_id)
+        )
         return _Untrained(why, may_be_sent_again=True) if step is None else self._result(receipt, step, JobEnd())
 
-    async def _job_outcome(self, receipt: Receipt, job_id: str) -> StepResult | _Untrained:
-        deadline = remote_job.deadline_of(self._deadline)
+    async def _job_outcome(self, receipt: Receipt, job_id: str, batch_id: str) -> StepResult | _Untrained:
+        deadline, name = remote_job.deadline_of(self._deadline), _for(batch_id)
         try:
-            end = await remote_job.follow_job(job_id, self._events_of(job_id), deadline=deadline, pace=self._pace)
-        except BackendError:
+            end = await remote_job.follow_job(
+                job_id, self._events_of(job_id), deadline=deadline, pace=self._pace, batch=name
+            )
+        except BackendError as unfollowed:
             # The job cannot be followed any longer, but it may have succeeded: the checkpoints show it.
-            step = await self.current_step()
+            try:
+                step = await self._step_known(name, self._pace.brief)
+            except BackendError:
+                raise unfollowed from None
             if step <= receipt.after_step:
                 raise
             return self._result(receipt, step, JobEnd())
         if end.error is not None:
-            step = await self.current_step()
+            step = await self._step_known(name)
             if step <= receipt.after_step:
                 return _Untrained(f"W&B training job {job_id} failed: {end.error}.", may_be_sent_again=True)
             return self._result(receipt, step, end)
@@ -269,6 +281,7 @@ class ServerlessBackend:
             receipt.after_step,
             deadline=min(deadline, time.monotonic() + self._pace.checkpoint_grace),
             pace=self._pace,
+            batch=name,
         )
         if found is not None:
             return self._result(receipt, found, end)
@@ -306,6 +319,10 @@ class ServerlessBackend:
         if self._remote is None or self._model is None:
             raise BackendError("The serverless backend was used before it was opened; this is a bug, please report it.")
         return self._remote, self._model
+
+
+def _for(batch_id: str) -> str:
+    return f" for batch {batch_id}"
 
 
 def _experimental_config(arguments: dict[str, Any]) -> dict[str, Any]:

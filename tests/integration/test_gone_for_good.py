@@ -1,0 +1,281 @@
+"""Every stage of a run, gone for good in turn: exit 4, a sentence that names what the run waits for, and a resume.
+
+The waits are short by ``--gone-after``. That its default ends a run within a minute is computed from the parts of each
+wait, and was measured once (docs/scale.md). Ranks that die are in ``test_ranks.py``: a run goes on without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from data_bridge.database import Database, open_database
+from data_bridge.embedded import EmbeddedServer
+from data_bridge.migrate import apply
+from tests.builders import hours_before
+from tests.builders_judge import API_KEY
+from tests.fakes.judge_server import JudgeServer, Request, Response, honest
+from tests.fakes.trainer_process import start
+from tests.fakes.wandb_server import listening, wandb_server
+from tests.tiny_model import shared_tiny_model
+from tests.trainer_command import ON_LOG, Command, insert_windows, trained
+from trainer.config.sections import DatabaseSettings
+from trainer.judge import client
+from trainer.ledger import model_lock
+from trainer.train.backends.remote_job import Pace
+from trainer.workers import elsewhere
+
+FAST = {"fsync": "off", "full_page_writes": "off"}
+WINDOWS = 6
+BRIEFLY = ("--gone-after", "1s")
+LESS_BRIEFLY = ("--gone-after", "5s")
+"""For servers that a busy machine may answer for late."""
+HELD = timedelta(hours=1).total_seconds()
+
+
+class OwnPostgres:
+    """A server of the test's own, to be killed and brought back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server = EmbeddedServer(folder, options=FAST)
+        self._server.start()
+        self.url = self._server.url()
+
+    def kill(self) -> None:
+        """No process of it is left, and nobody starts it again."""
+        postmaster = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
+        for one in [postmaster, *postmaster.children(recursive=True)]:
+            os.kill(one.pid, signal.SIGKILL)
+
+    def bring_back(self) -> None:
+        self._server = EmbeddedServer(self.folder, options=FAST)
+        self._server.start()
+        self.url = self._server.url()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+@pytest.fixture
+def own_postgres(server_folder: Path) -> Iterator[OwnPostgres]:
+    own = OwnPostgres(server_folder)
+    yield own
+    own.stop()
+
+
+@asynccontextmanager
+async def _log(url: str, home: Path) -> AsyncIterator[Database]:
+    async with open_database(url, home) as database:
+        await apply(database.pool)
+        await insert_windows(database, WINDOWS)
+        yield database
+
+
+class Remote(Command):
+    """train_mmo with a training server."""
+
+    def start(self, *flags: str, ignoring: Sequence[int] = ()) -> ForkServerProcess:
+        self.output.write_text("")
+        where = ("--home", str(self.home), "--base-model", str(self.base_model), "--backend", "serverless")
+        return start([*where, "--no-promote", *ON_LOG, *flags], self.environment, self.output, ignoring=ignoring)
+
+
+def _training(
+    url: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, kind: type[Command] = Command
+) -> Command:
+    command = kind(url, tmp_path / "home", shared_tiny_model(tmp_path_factory))
+    command.environment |= {"JUDGE_API_KEY": API_KEY, "JUDGE_PRICE": "1/10", "WANDB_API_KEY": "test-key-of-wandb"}
+    return command
+
+
+def _judged_by(server: JudgeServer) -> tuple[str, ...]:
+    asked = ("--judge-model", "judge", "--judge-base-url", server.base_url, "--judge-concurrency", "2")
+    return (*ON_LOG, *asked, "--judge-order-rule", "all")
+
+
+async def _until(happened: Callable[[], bool], process: ForkServerProcess) -> None:
+    while not happened():
+        assert process.is_alive(), "it ended before what it was to meet"
+        await asyncio.sleep(0.02)
+
+
+async def _done_once(database: Database) -> None:
+    """The one run is done, every trajectory was trained once, and no verdict is missing."""
+    assert [row["state"] for row in await database.pool.fetch("SELECT state FROM hindsight.runs")] == ["done"]
+    assert list((await trained(database)).values()) == [1] * (3 * WINDOWS)
+
+
+async def _verdicts(database: Database) -> int:
+    return int(await database.pool.fetchval("SELECT count(*) FROM hindsight.verdicts"))
+
+
+async def test_a_judge_whose_endpoint_is_gone_ends_the_run_and_loses_no_group(
+    database_url: str, database: Database, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    await insert_windows(database, WINDOWS)
+    training = _training(database_url, tmp_path, tmp_path_factory)
+    with JudgeServer() as server:
+        server.otherwise = _stalls_after(server, answers=5)
+        process = training.start(*_judged_by(server), *BRIEFLY)
+        await _until(lambda: len(server.requests) > 5, process)
+    code, said = await training.ended(process)
+    assert code == 4, said
+    assert re.search(r"The judge is gone: group \S+ of window (\S+) waits for it", said)
+    stored = await _verdicts(database)
+    assert stored == 5, "as many as were answered"
+
+    with JudgeServer() as server:
+        code, said = await training.run(*_judged_by(server))
+        assert code == 0, said
+        assert len(server.requests) == 2 * WINDOWS - stored, "what was paid for is not asked again"
+    await _done_once(database)
+
+
+async def test_an_endpoint_that_is_away_for_less_is_waited_for(
+    database_url: str, database: Database, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As when a model server is started again: with one attempt a call, no group may fail on it."""
+    await insert_windows(database, WINDOWS)
+    training = _training(database_url, tmp_path, tmp_path_factory)
+    with JudgeServer() as server:
+        flags, port = _judged_by(server), server.port
+    process = training.start(*flags, "--judge-attempts", "1")
+    while not await database.pool.fetchval("SELECT count(*) FROM hindsight.judge_calls WHERE result = 'failed'"):
+        assert process.is_alive()
+        await asyncio.sleep(0.02)
+    with JudgeServer(port=port) as server:
+        code, said = await training.ended(process)
+        assert code == 0, said
+        assert len(server.requests) == 2 * WINDOWS
+    await _done_once(database)
+
+
+def _stalls_after(server: JudgeServer, *, answers: int) -> Callable[[Request], Response]:
+    """An honest judge that answers so many requests, and no other one ever."""
+
+    def behave(request: Request) -> Response:
+        return honest(delay=0.0 if len(server.requests) <= answers else HELD)(request)
+
+    return behave
+
+
+async def test_postgres_killed_while_groups_are_judged(
+    own_postgres: OwnPostgres, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The next verdict cannot be stored, which ends the run at once."""
+    async with _log(own_postgres.url, tmp_path):
+        pass
+    training = _training(own_postgres.url, tmp_path, tmp_path_factory)
+    is_dead = threading.Event()
+
+    def behave(request: Request) -> Response:
+        if len(server.requests) <= 5:
+            return honest()(request)
+        if not is_dead.is_set():
+            own_postgres.kill()
+            is_dead.set()
+        return honest()(request)
+
+    with JudgeServer() as server:
+        server.otherwise = behave
+        code, said = await training.run(*_judged_by(server), *BRIEFLY)
+        assert is_dead.is_set()
+    assert code == 4, said
+    window = re.search(r"error: .* stopped while judging window (\S+): The database \S+ is gone .* same command", said)
+    assert window is not None, said
+    assert window[1] in hours_before(number=WINDOWS)
+
+    own_postgres.bring_back()
+    training.environment["DATABASE_URL"] = own_postgres.url
+    async with open_database(own_postgres.url, tmp_path) as database:
+        stored = await _verdicts(database)
+        with JudgeServer() as server:
+            code, said = await training.run(*_judged_by(server))
+            assert code == 0, said
+            assert len(server.requests) == 2 * WINDOWS - stored
+        await _done_once(database)
+
+
+async def test_postgres_killed_while_a_remote_job_is_followed(
+    own_postgres: OwnPostgres, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Nothing is asked of it but heartbeats, and they notice."""
+    async with _log(own_postgres.url, tmp_path):
+        pass
+    training = _training(own_postgres.url, tmp_path, tmp_path_factory, Remote)
+    with wandb_server(training_seconds=HELD) as server:
+        process = training.start("--wandb-base-url", server.url, "--distil", "off", *LESS_BRIEFLY)
+        await _until(lambda: server.count("GET", "events") > 2, process)
+        own_postgres.kill()
+        code, said = await training.ended(process)
+        assert code == 4, said
+        assert re.search(r"stopped while training batch 1: The database \S+ has not answered for 5 s", said), said
+
+        own_postgres.bring_back()
+        training.environment["DATABASE_URL"] = own_postgres.url
+        server.training_seconds, server.jobs[0].ends_at = 0.0, 0.0
+        code, said = await training.run("--wandb-base-url", server.url)
+        assert code == 0, said
+        assert set(server.jobs_per_batch().values()) == {1}, "no batch was sent twice"
+    async with open_database(own_postgres.url, tmp_path) as database:
+        await _done_once(database)
+
+
+async def test_a_training_server_that_is_gone_ends_the_run_and_its_job_is_taken_up(
+    database_url: str, database: Database, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    await insert_windows(database, WINDOWS)
+    training = _training(database_url, tmp_path, tmp_path_factory, Remote)
+    with wandb_server(training_seconds=HELD) as server:
+        process = training.start("--wandb-base-url", server.url, *LESS_BRIEFLY)
+        await _until(lambda: bool(server.count("GET", "events")), process)
+    code, said = await training.ended(process)
+    assert code == 4, said
+    assert re.search(r"W&B does not answer about training job job-1 for batch \S+", said), said
+
+    server.training_seconds, server.jobs[0].ends_at = 0.0, 0.0
+    with listening(server):
+        code, said = await training.run("--wandb-base-url", server.url)
+        assert code == 0, said
+    assert set(server.jobs_per_batch().values()) == {1}
+    await _done_once(database)
+
+
+async def test_workers_that_can_never_be_placed_end_a_training(
+    database_url: str, database: Database, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    await insert_windows(database, WINDOWS)
+    training = _training(database_url, tmp_path, tmp_path_factory)
+    nowhere = ("--workers", "1", "--ray-address", "127.0.0.1:1")
+    code, said = await training.run(*ON_LOG, *BRIEFLY, *nowhere)
+    assert code == 4, said
+    waited = re.search(r"Judging waits for window (\S+), and no worker was heard of for 1 s", said)
+    assert waited is not None, said
+    assert waited[1] in hours_before(number=WINDOWS)
+
+    code, said = await training.run(*ON_LOG)
+    assert code == 0, said
+    await _done_once(database)
+
+
+def test_by_default_every_stage_is_given_up_within_a_minute() -> None:
+    gone_after = DatabaseSettings().gone_after
+    beats = 2 * model_lock.BEAT + model_lock.BEAT_TIMEOUT
+    connecting = timedelta(seconds=2 * client.CONNECT_TIMEOUT)
+    last_word = timedelta(seconds=Pace().brief.gone_after)
+    ending_ray = timedelta(seconds=elsewhere.ENDING)
+    for beside in (beats, connecting, last_word, ending_ray):
+        assert gone_after + beside < timedelta(minutes=1)
+    assert Pace().gone_after == gone_after.total_seconds()

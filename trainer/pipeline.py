@@ -27,7 +27,7 @@ from typing import Any
 
 from data_bridge.database import Database
 from data_bridge.discovery import WindowRef
-from data_bridge.errors import Interrupted, PromotionRefused
+from data_bridge.errors import Interrupted, PromotionRefused, StageGone
 from data_bridge.models import Window
 from data_bridge.reader import WindowReader
 from trainer.config.commands import EvaluateSettings, TrainSettings
@@ -57,7 +57,7 @@ from trainer.lessons.open import open_lessons
 from trainer.lessons.stage import LessonStage, kept
 from trainer.patterns.faults import observed
 from trainer.plan.grouping import Grouped
-from trainer.progress import FailurePolicy, Progress, View
+from trainer.progress import FailurePolicy, Progress, View, counted
 from trainer.promote.canary import settle_canary
 from trainer.promote.publish import IncumbentChanged, publish
 from trainer.promote.ruling import rule_on
@@ -212,8 +212,10 @@ class Pipeline:
         for left_over in await self.carried.taken_up(windows):
             if (step := self.places.take(left_over, left_over.group)) is not None:
                 await batches.put(step)
+        missing = len(windows)
         while (item := await awaited.take()) is not None:
             if item.verdict is None:
+                missing -= 1
                 await self.verdicts.window_done(item.window_id)
                 continue
             verdict = await item.verdict
@@ -226,6 +228,9 @@ class Pipeline:
                 await batches.put(step)
         if (step := await self.carried.unless_handed_on(self.places.rest())) is not None:
             await batches.put(step)
+        if missing:
+            lost = counted(missing, "planned window")
+            raise StageGone(f"Whoever reads and judges never returned {lost}: run again, the same command resumes.")
         self.verdicts.check_failures()
 
     async def _train(self, batches: Flow[StepGroups]) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_bridge.database import Database
-from data_bridge.errors import BackendError, Interrupted, JudgeError, NotEnoughData
+from data_bridge.errors import BackendError, Interrupted, JudgeError, NotEnoughData, StageGone
 from tests.builders import hours_before, insert_window
 from tests.builders_run import World, break_judge, in_training_order
 from tests.fakes.training_backend import FakeBackend
 from trainer.run.training_run import TrainingRun
+from trainer.workers.units import units_of
 
 
 @pytest.fixture
@@ -43,6 +45,20 @@ async def test_every_window_is_trained_once_in_the_mixed_order_of_the_plan(
     assert [batch.policy_step for batch in backend.trained] == [0, 1, 2]
     assert await world.database.pool.fetchval('SELECT bool_and("usedInTraining") FROM trajectories') is True
     assert run.summary["state"] == "done"
+
+
+async def test_a_window_that_is_lost_on_the_way_is_an_error_and_the_next_start_trains_it(
+    world: World, rows: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_but_the_last(windows: Iterable[Any]) -> Iterator[Any]:
+        return iter(list(units_of(windows))[:-1])
+
+    with monkeypatch.context() as patched, pytest.raises(StageGone, match="1 planned window:") as caught:
+        patched.setattr("trainer.pipeline.units_of", all_but_the_last)
+        await world.train(FakeBackend(tmp_path))
+    assert caught.value.exit_code == 4
+    await world.train(FakeBackend(tmp_path))
+    assert await world.used() == dict.fromkeys(rows, 1)
 
 
 async def test_the_run_folder_tells_what_was_done(world: World, rows: set[str], tmp_path: Path) -> None:

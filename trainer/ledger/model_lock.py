@@ -167,6 +167,8 @@ async def _keep(database: Database, lock: ModelLock, beat: timedelta) -> None:
         try:
             # Waited for from outside: on a host that is cut off, asyncpg's own end of a statement may take minutes.
             await asyncio.wait({beating}, timeout=_left(silent_since, database) + BEAT_TIMEOUT.total_seconds())
+            if not beating.done():  # if this process was suspended itself, the answer is there and only not read yet
+                await asyncio.wait({beating}, timeout=1)
             if beating.done() and await beating:
                 silent_since = None
         except Exception as error:

@@ -53,10 +53,10 @@ async def test_a_window_that_is_lost_on_the_way_is_an_error_and_the_next_start_t
     def all_but_the_last(windows: Iterable[Any]) -> Iterator[Any]:
         return iter(list(units_of(windows))[:-1])
 
-    monkeypatch.setattr("trainer.pipeline.units_of", all_but_the_last)
-    with pytest.raises(StageGone, match="1 planned window:") as caught:
-        await world.train(FakeBackend(tmp_path))
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.pipeline.units_of", all_but_the_last)
+        with pytest.raises(StageGone, match="1 planned window:") as caught:
+            await world.train(FakeBackend(tmp_path))
     assert caught.value.exit_code == 4
     await world.train(FakeBackend(tmp_path))
     assert await world.used() == dict.fromkeys(rows, 1)

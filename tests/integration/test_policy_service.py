@@ -18,8 +18,8 @@ from tests.builders_console import FULL, READ, door_of
 from tests.builders_lessons import WordEmbedder
 from tests.integration.test_lessons_judged import MARKET, WINDOWS
 from trainer.config.prompts import ConsolePrompts, PolicySettings
-from trainer.console.policy_api import ACTIONS, DIMENSIONS
 from trainer.console.policy_app import PolicyServices, make_policy_app
+from trainer.console.policy_bodies import ACTIONS, DIMENSIONS
 from trainer.prompts.experience import MUTATIONS
 from trainer.prompts.market import market_material
 from trainer.prompts.mutations import applicable

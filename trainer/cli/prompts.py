@@ -333,7 +333,7 @@ async def _release(settings: PromptsCommand, database: Database) -> None:
 
 
 async def _serve(settings: PromptsCommand) -> int:
-    from trainer.console.policy_api import DIMENSIONS
+    from trainer.console.policy_bodies import DIMENSIONS
 
     if settings.policy.policy_input < DIMENSIONS:
         raise ConfigurationError(f"--policy-input must be at least {DIMENSIONS}: so many numbers clients send.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from data_bridge.errors import HindsightError
-from trainer.console.policy_api import ACTIONS
+from trainer.console.policy_bodies import ACTIONS
 from trainer.console.problems import Refused
 from trainer.console.prompt_api import PROMPT_ID, PromptEntry, entry_of, release_prompt_to
 from trainer.console.release_api import roll_back_to

@@ -43,7 +43,7 @@ class Improved:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Ranked:
     """How a contestant did over all unseen prompts."""
 
     contestant: str
@@ -72,9 +72,9 @@ class Contest:
         """At each prompt; both improved the same ones in the same order."""
         return [a - b for a, b in zip(self.gains(name), self.gains(other), strict=True)]
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[Ranked]:
         return [
-            Standing(
+            Ranked(
                 name,
                 gain_interval(self.gains(name)),
                 None if name == "policy" else gain_interval(self.difference("policy", name)),

@@ -18,7 +18,7 @@ from trainer.config.prompt_commands import PromptsCommand
 from trainer.ledger import policy as ledger
 from trainer.ledger.prompts import keep_prompt
 from trainer.prompts.arena import Arena, play_episode
-from trainer.prompts.compare import Standing, compare
+from trainer.prompts.compare import Ranked, compare
 from trainer.prompts.experience import Experience, UpdateReport
 from trainer.prompts.learn import ExperienceStore, learn
 from trainer.prompts.material import PromptMaterial
@@ -164,7 +164,7 @@ async def compare_contestants(
     starts: Sequence[StructuredPrompt],
     material: PromptMaterial,
     say: Callable[[str], None],
-) -> list[Standing]:
+) -> list[Ranked]:
     """Contestants learn on every second prompt and improve the others, which they have not seen."""
     seen, unseen = starts[::2], starts[1::2] or starts
     if len(starts) == 1:

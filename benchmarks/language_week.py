@@ -297,7 +297,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=17)
     parser.add_argument("--groups", type=int, default=4, help="in each step")
     parser.add_argument("--learning-rate", type=float, default=7e-4)
-    parser.add_argument("--max-importance", type=float, default=1.5)
+    parser.add_argument("--max-importance", type=float, default=1.3)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--verdicts", nargs="+", choices=("random", "true"), default=("random", "true"))
     parser.add_argument("--questions", type=int, default=24, help="hours that a policy is asked about")

@@ -336,7 +336,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=17)
     parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--max-importance", type=float, default=1.5)
+    parser.add_argument("--max-importance", type=float, default=1.3)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--quick", action="store_true", help="2 seeds, 7 steps")
     options = parser.parse_args()

@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="of a step, and of a judge's answer")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--max-importance", type=float, default=1.5)
+    parser.add_argument("--max-importance", type=float, default=1.3)
     parser.add_argument("--quick", action="store_true", help="four short days, three seeds")
     options = parser.parse_args()
     if options.quick:

@@ -74,7 +74,7 @@ def on_a_language_model(options: argparse.Namespace) -> int:
     from trainer.train.backends.art_interface import import_art
 
     options.model = EMBEDDED if options.model == "embedded" else options.model
-    options.seeds, options.discount, options.max_importance = options.seeds or 3, options.discount or [0.5], 1.5
+    options.seeds, options.discount, options.max_importance = options.seeds or 3, options.discount or [0.5], 1.3
     if options.quick:
         options.seeds, options.windows, options.most, options.questions = 1, 1, 1, 4
     import_art()

@@ -104,7 +104,7 @@ def main() -> None:
         quick = (1, 2, 1, short)
         compare(*(quick if options.quick else (options.seeds or 3, options.days, options.days, ())))
         return
-    options.seeds, options.max_importance = 2 if options.quick else options.seeds or 20, 1.5
+    options.seeds, options.max_importance = 2 if options.quick else options.seeds or 20, 1.3
     import_art()
     torch.set_num_threads(1)
     gc.freeze()

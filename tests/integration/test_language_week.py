@@ -33,7 +33,7 @@ def _benchmark(name: str) -> Any:
 
 
 def options(week: Any, **changes: Any) -> argparse.Namespace:
-    values = {"steps": 7, "groups": 2, "questions": 4, "learning_rate": 3e-3, "max_importance": 1.5, "model": "tiny"}
+    values = {"steps": 7, "groups": 2, "questions": 4, "learning_rate": 3e-3, "max_importance": 1.3, "model": "tiny"}
     reader = week.Reader(questions(4, "trained", "trained"))
     return argparse.Namespace(**(values | {"reader": reader} | changes))
 
@@ -75,7 +75,7 @@ def test_decisions_and_whole_trajectories_are_trained_differently_from_the_same_
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     steps = _benchmark("language_steps")
-    own = argparse.Namespace(most=1, windows=1, questions=4, discount=[0.5], learning_rate=3e-3, max_importance=1.5,
+    own = argparse.Namespace(most=1, windows=1, questions=4, discount=[0.5], learning_rate=3e-3, max_importance=1.3,
                              model="tiny")  # fmt: skip
     whole, decisions = (
         asyncio.run(steps.train(policy_in(tmp_path_factory), credit, 0, own))["right"] for credit in steps.CREDITS

@@ -25,7 +25,7 @@ def _benchmark() -> Any:
 
 
 WEEK = _benchmark()
-OPTIONS = argparse.Namespace(steps=12, learning_rate=0.1, max_importance=1.5)
+OPTIONS = argparse.Namespace(steps=12, learning_rate=0.1, max_importance=1.3)
 SEEDS = range(2)
 
 

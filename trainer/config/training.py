@@ -115,7 +115,7 @@ class AdapterSettings(ObjectiveSettings):
     lora_rank: int = setting(16, "Rank of the LoRA adapter (CPU and local).", ge=1)
     max_grad_norm: float = setting(1.0, "Gradient clipping.", gt=0)
     max_importance: float = setting(
-        1.5,
+        1.3,
         "Most that a token counts which was sampled more than --max-staleness steps ago; on the CPU one that has moved "
         "so far already is pushed no further.",
         gt=1,

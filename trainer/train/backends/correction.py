@@ -39,7 +39,7 @@ MASKS = ("hopeless", "pushed")
 class Region:
     """How far the policy may move from the one that sampled a token, as a ratio of the two."""
 
-    most: float = 1.5
+    most: float = 1.3
     """The largest weight; and beyond it, or below its inverse, a token is pushed no further."""
 
 

@@ -227,7 +227,7 @@ class ArtCpuBackend:
         entropy_bonus: float = 0.0,
         updates: int = 1,
         only_good: bool = False,
-        max_importance: float = 1.5,
+        max_importance: float = 1.3,
         weight_decay: float = 0.0,
         token_weights: TokenWeights = "reply",
         batch_id: str = "",

@@ -102,7 +102,9 @@ test("a row has exactly the shape of the game's recorder", async () => {
     postsCreated: 0,
     errorCount: 0,
   });
-  expect(JSON.parse(row?.metadataJson ?? "")).toEqual({ isTrainingData: true, gameKnowledge: knowledge });
+  // The console adds who sent it: what an agent says of its own success is a claim.
+  const metadata = { isTrainingData: true, gameKnowledge: knowledge, sentBy: "agent" };
+  expect(JSON.parse(row?.metadataJson ?? "")).toEqual(metadata);
   expect(JSON.parse(row?.rewardComponentsJson ?? "")).toEqual({ environmentReward: 0.5 });
 });
 

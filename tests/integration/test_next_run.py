@@ -9,7 +9,8 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.errors import Interrupted, NotEnoughData
-from tests.builders import hours_before, insert_window
+from data_bridge.window_ids import start_of
+from tests.builders import NOW, hours_before, insert_window
 from tests.builders_run import World, in_training_order
 from tests.fakes.training_backend import FakeBackend
 from trainer.run.train import plan_log, summary_of
@@ -78,3 +79,22 @@ async def test_dropout_of_a_run_that_is_not_done_binds_only_that_run(world: Worl
         await world.train(FakeBackend(tmp_path), dropout=0.25, stop_after=1)
     plan = await plan_of_next_run(world, resume=False)
     assert plan["left_out_before"] == {}
+
+
+async def test_a_trained_row_that_moves_to_another_window_stops_nobody_and_is_not_trained_again(
+    world: World, tmp_path: Path
+) -> None:
+    await world.train(FakeBackend(tmp_path))
+    before = await world.used()
+    for window_id in LATER:
+        await insert_window(world.database.pool, window_id, agents=4)
+    moved = await world.database.pool.fetchval(
+        'UPDATE trajectories SET "windowId" = $2, "usedInTraining" = false, "trainedInBatch" = NULL WHERE id ='
+        ' (SELECT min(id) FROM trajectories WHERE "windowId" = $1) RETURNING "trajectoryId"',
+        *(FIRST[0], LATER[0]),
+    )
+    hours = 1 + int((NOW - start_of(LATER[0])).total_seconds() // 3600)  # the window that it was trained in is older
+    await world.train(FakeBackend(tmp_path), lookback=f"{hours}h")
+    after = await world.used()
+    assert after[moved] == 1
+    assert len(after) == len(before) + 11, "it costs its own agent that window's row, and nobody else"

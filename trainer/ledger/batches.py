@@ -214,17 +214,19 @@ class BatchLedger:
         )
         return None if found is None else msgspec.json.decode(found, type=BatchRecord)
 
-    async def trained_ids(self, model: str, window_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Trajectories of these windows that a batch of ``model`` holds, whatever the game's own flag says, or that
-        wait for its next pass.
+    async def trained_ids(
+        self, model: str, window_ids: Iterable[str], trajectory_ids: Iterable[str] = ()
+    ) -> dict[str, tuple[str, str]]:
+        """Trajectories of these windows, and of these names, that a batch of ``model`` holds, whatever the game's own
+        flag says, or that wait for its next pass. A row may be in another window now than when it was trained.
 
         Each with its window and agent: the agent's place in the window is taken.
         """
         window_ids = list(window_ids)
         rows = await self._pool.fetch(
             "SELECT trajectory_id, window_id, agent_id FROM hindsight.batch_trajectories"
-            " WHERE model = $1 AND window_id = ANY($2::text[]) AND NOT released",
-            *(model, window_ids),
+            " WHERE model = $1 AND (window_id = ANY($2::text[]) OR trajectory_id = ANY($3::text[])) AND NOT released",
+            *(model, window_ids, list(trajectory_ids)),
         )
         held = {row["trajectory_id"]: (row["window_id"], row["agent_id"]) for row in rows}
         return await carried_rows(self._pool, model, window_ids) | held

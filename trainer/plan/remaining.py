@@ -58,7 +58,8 @@ async def without_done(
         lasting: Lasting = {}
         if ledger is not None:
             names = [window.window_id for window in some]
-            trained = await ledger.trained_ids(model, names)
+            rows = (one.trajectory_id for window in some for one in window.usable)
+            trained = await ledger.trained_ids(model, names, rows)
             decided = await ledger.decided_against(model, names)
             lasting = await ledger.lasting(model, names)
         again = _trained_again(some, trained)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -103,3 +104,14 @@ async def test_a_refusal_is_a_sentence_without_the_key(server: _Server) -> None:
         await model.chat(ASKED)
     await model.close()
     assert "sk-endpoint-secret" not in str(refused.value)
+
+
+async def test_an_endpoint_that_is_gone_ends_with_exit_4_and_names_the_model(server: _Server) -> None:
+    model = model_at(server)
+    await model.chat(ASKED)
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(BackendError, match=r"trained.* did not answer") as gone:
+        await asyncio.wait_for(model.chat(ASKED), 60)
+    await model.close()
+    assert gone.value.exit_code == 4

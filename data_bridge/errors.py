@@ -62,6 +62,10 @@ class BackendError(HindsightError, RuntimeError):
     exit_code = 4
 
 
+class EndpointGone(BackendError):
+    """The endpoint of the agents' model is gone for longer than the command waits for it. The same command resumes."""
+
+
 class StageGone(HindsightError, RuntimeError):
     """A part of the run is gone for good: workers, or the stage that one waits for. The message names the unit."""
 

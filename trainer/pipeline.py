@@ -307,7 +307,8 @@ async def evaluate(
         questions=settings.evaluation.eval_questions if admission is None else 0,
         agents=None if admission is None else admission.agents,
     )
-    access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
+    away = database.gone_after
+    access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets, away)
     examiner, keys = judged_by(settings.judge, settings.evaluation), keys_of(settings.evaluation, settings.secrets)
     asked_for = run_id or f"evaluation of {candidate.name}"
     async with AsyncExitStack() as stack:

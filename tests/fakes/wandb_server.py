@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -93,7 +93,10 @@ class WandbServer:
         """Of the next jobs: ``checkpoint`` (the default), ``failed``, ``no_checkpoint``, ``never``, or ``copy``:
         nothing was found to train on, and the checkpoint is a copy of the last."""
         self.requests: list[tuple[str, str]] = []
+        self.holds: Callable[[str, dict[str, Any]], bool] = lambda route, body: False
+        """Whether a request of this route with this body is taken and never answered."""
         self.is_gone = False
+        self._ended = threading.Event()
         self._faults: dict[str, deque[Fault]] = {}
 
     # -- what a test says and asks
@@ -113,6 +116,18 @@ class WandbServer:
 
     def count(self, method: str, route: str) -> int:
         return self.requests.count((method, route))
+
+    def held(self) -> None:
+        """Wait as a request that is not answered: until the server is gone."""
+        self._ended.wait()
+
+    def came(self) -> None:
+        self.is_gone = False
+        self._ended = threading.Event()
+
+    def went(self) -> None:
+        self.is_gone = True
+        self._ended.set()
 
     # -- the API
 
@@ -253,6 +268,11 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         url = urlsplit(self.path)
         route, parts = _route(url.path)
+        if self.state.holds(route, json.loads(body) if body else {}):
+            self.state.requests.append((self.command, route))
+            self.state.held()
+            self.close_connection = True
+            return
         with self.state.lock:
             self.state.requests.append((self.command, route))
             fault = self.state.next_fault(route)
@@ -332,14 +352,14 @@ def listening(state: WandbServer) -> Iterator[WandbServer]:
     handler = type("Handler", (_Handler,), {"state": state})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    state.is_gone = False
+    state.came()
     state.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
         yield state
     finally:
-        state.is_gone = True
+        state.went()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -31,6 +32,7 @@ from tests.fakes.wandb_server import listening, wandb_server
 from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import ON_LOG, Command, insert_windows, trained
 from trainer.config.sections import DatabaseSettings
+from trainer.inference import probed
 from trainer.judge import client
 from trainer.ledger import model_lock
 from trainer.train.backends.remote_job import Pace
@@ -253,6 +255,62 @@ async def test_a_training_server_that_is_gone_ends_the_run_and_its_job_is_taken_
     await _done_once(database)
 
 
+PLAYING = (
+    "--simulate",
+    "on",
+    "--iterations",
+    "1",
+    "--windows-per-iteration",
+    "2",
+    "--agents",
+    "4",
+    "--explore",
+    "answers",
+)
+EVALUATING = ("--eval-windows", "2", "--eval-samples", "2", "--eval-questions", "0")
+
+
+async def test_the_agents_model_gone_while_a_day_is_played_and_silent_while_it_is_evaluated(
+    database_url: str, database: Database, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A reply that takes longer than --gone-after is waited for as long as the server answers probes."""
+    training = _training(database_url, tmp_path, tmp_path_factory, Remote)
+    asked = ("--gone-after", "2s", *PLAYING, *EVALUATING)
+    with wandb_server() as server:
+        server.holds = lambda route, body: route == "chat"
+        process = training.start("--wandb-base-url", server.url, *asked)
+        await _until(lambda: server.count("GET", "unknown") > 1, process)
+    code, said = await training.ended(process)
+    assert code == 4, said
+    assert re.search(r"stopped while playing day 1 of 1: The model wandb-\S+:step0 at \S+ has not answered", said), said
+
+    server.holds = _everything_from(lambda route, body: route == "chat" and body["n"] > 1)
+    with listening(server):
+        process = training.start("--wandb-base-url", server.url, *asked)
+        code, said = await training.ended(process)
+    assert code == 4, said
+    assert re.search(r"stopped while evaluating hindsight@step1: The model wandb-\S+:step1 at \S+ has not", said), said
+
+    server.holds = lambda route, body: False
+    with listening(server):
+        code, said = await training.run("--wandb-base-url", server.url, *asked)
+        assert code == 0, said
+    assert set(server.jobs_per_batch().values()) == {1}
+    assert set((await trained(database)).values()) == {1}
+
+
+def _everything_from(starts: Callable[[str, Any], bool]) -> Callable[[str, Any], bool]:
+    """What a host holds that is silent from the first request on that ``starts`` it."""
+    is_silent = threading.Event()
+
+    def holds(route: str, body: Any) -> bool:
+        if starts(route, body):
+            is_silent.set()
+        return is_silent.is_set()
+
+    return holds
+
+
 async def test_workers_that_can_never_be_placed_end_a_training(
     database_url: str, database: Database, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -276,6 +334,7 @@ def test_by_default_every_stage_is_given_up_within_a_minute() -> None:
     connecting = timedelta(seconds=2 * client.CONNECT_TIMEOUT)
     last_word = timedelta(seconds=Pace().brief.gone_after)
     ending_ray = timedelta(seconds=elsewhere.ENDING)
-    for beside in (beats, connecting, last_word, ending_ray):
+    last_probe = timedelta(seconds=probed.LAST_WORD)
+    for beside in (beats, connecting, last_word, ending_ray, last_probe):
         assert gone_after + beside < timedelta(minutes=1)
     assert Pace().gone_after == gone_after.total_seconds()

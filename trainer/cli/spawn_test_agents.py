@@ -157,7 +157,8 @@ async def _cast(settings: SpawnSettings) -> AsyncIterator[tuple[Agent, ...]]:
 
         secret = settings.secrets.policy_api_key
         key = secret.get_secret_value() if secret is not None else "none"
-        endpoint = EndpointModel(policy, settings.play.policy_model or settings.model.model, key)
+        name, away = settings.play.policy_model or settings.model.model, settings.database.gone_after
+        endpoint = EndpointModel(policy, name, key, gone_after=away)
         try:
             yield model_cast(agents, seed, ChatPolicy(endpoint, settings.market.temperature), rules)
         finally:

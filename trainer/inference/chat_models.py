@@ -9,31 +9,37 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from data_bridge.errors import BackendError, ConfigurationError
+from data_bridge.errors import BackendError, ConfigurationError, EndpointGone
 from data_bridge.models import ChatMessage
 from data_bridge.record_openai import token_ids_of
 from data_bridge.redaction import redact, register_secret
 from trainer.config.sections import WandbSecrets
 from trainer.config.training import AddressSettings, EngineSettings
 from trainer.inference.base_model import check_base, model_directory
+from trainer.inference.probed import ProbedServer, ServerSilent
 from trainer.inference.request import EngineRequest, PromptRefused
 from trainer.types import ChatModel, Checkpoint, Completion
 
 if TYPE_CHECKING:
+    import httpx
     from openai.types.chat.chat_completion import Choice
 
 
 _ATTEMPTS = 4
 _CONNECT_TIMEOUT = 5.0
 """Seconds: a host that is cut off the network does not even refuse a connection."""
+_PROBE_TIMEOUT = 10.0
+_NOBODY_BEHIND = frozenset({502, 504})
+"""A gateway's answer for a server that it does not reach."""
 
 K = TypeVar("K")
 
@@ -57,6 +63,8 @@ class Access:
     model: EngineSettings
     addresses: AddressSettings
     secrets: WandbSecrets
+    gone_after: timedelta
+    """How long an endpoint may be away."""
 
 
 @asynccontextmanager
@@ -76,7 +84,7 @@ async def open_chat_model(checkpoint: Checkpoint, access: Access, engine: Engine
             if access.secrets.wandb_api_key is None:
                 raise ConfigurationError("WANDB_API_KEY is not set: it is needed to call a checkpoint at W&B.")
             key = access.secrets.wandb_api_key.get_secret_value()
-        remote = EndpointModel(at.base_url, at.model, key, name=checkpoint.name)
+        remote = EndpointModel(at.base_url, at.model, key, name=checkpoint.name, gone_after=access.gone_after)
         stack.push_async_callback(remote.close)
         yield remote
 
@@ -107,13 +115,23 @@ class EndpointModel:
 
     Requests ask for log-probabilities; if the endpoint refuses them, replies have no tokens. Endpoints report
     log-probabilities of the unscaled distribution, so their temperature is 1.
+
+    With ``gone_after`` an endpoint that is away is waited for so long; EndpointGone if it does not come back, or is
+    silent for so long: it answers neither requests nor probes. However slow, one that answers probes is there.
     """
 
     def __init__(
-        self, base_url: str | None, model: str, api_key: str, *, name: str | None = None, timeout: float = 120.0
+        self,
+        base_url: str | None,
+        model: str,
+        api_key: str,
+        *,
+        name: str | None = None,
+        timeout: float = 120.0,
+        gone_after: timedelta | None = None,
     ) -> None:
         import httpx
-        from openai import AsyncOpenAI
+        from openai import APIConnectionError, AsyncOpenAI
 
         register_secret(api_key)
         patience = httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT)
@@ -121,6 +139,13 @@ class EndpointModel:
         self._model = model
         self.name = name or model
         self._has_logprobs = True
+        self._prober: httpx.AsyncClient | None = None
+        self._server: ProbedServer | None = None
+        if gone_after is not None:
+            # Without connections that are kept: one that was opened before the server died tells nothing.
+            limits = httpx.Limits(max_keepalive_connections=0)
+            self._prober = httpx.AsyncClient(timeout=_PROBE_TIMEOUT, limits=limits)
+            self._server = ProbedServer(self._is_there, gone_after.total_seconds(), (APIConnectionError,))
 
     async def chat(
         self,
@@ -153,6 +178,8 @@ class EndpointModel:
                 f"The model {self._model} at {redact(str(self._client.base_url))} refused a request "
                 f"({type(error).__name__}): is its prompt longer than the model's context?"
             ) from error
+        except ServerSilent as error:
+            raise self._gone() from error
         except OpenAIError as error:
             raise self._failed(f"did not answer ({type(error).__name__})") from error
         except (AttributeError, TypeError, ValueError) as error:  # OpenAI's client checks neither type nor fields
@@ -164,18 +191,43 @@ class EndpointModel:
             "check the URL, the key and the model's name."
         )
 
+    def _gone(self) -> EndpointGone:
+        assert self._server is not None
+        return EndpointGone(
+            f"The model {self._model} at {redact(str(self._client.base_url))} has not answered for "
+            f"{self._server.gone_after:g} s: start it, then run the same command again, which resumes."
+        )
+
+    async def _is_there(self) -> bool:
+        """Whether the endpoint answers anything, be it that it does not know us: the key is not sent along."""
+        import httpx
+
+        assert self._prober is not None
+        try:
+            answer = await self._prober.get(f"{str(self._client.base_url).rstrip('/')}/models")
+        except (httpx.HTTPError, OSError):
+            return False
+        return answer.status_code not in _NOBODY_BEHIND
+
     async def _choices(
         self, messages: Sequence[ChatMessage], options: dict[str, Any], *, logprobs: bool = True
     ) -> list[Choice]:
         asked = options | ({"logprobs": True} if self._has_logprobs and logprobs else {})
         shaped: Any = [{"content": None, **msgspec.to_builtins(message)} for message in messages]
-        answer = await self._client.chat.completions.create(model=self._model, messages=shaped, **asked)
+
+        def request() -> Awaitable[Any]:
+            return self._client.chat.completions.create(model=self._model, messages=shaped, **asked)
+
+        answer = await (request() if self._server is None else self._server.answer(request))
         choices: list[Choice] = answer.choices
         if not choices:
             raise ValueError("no choices")
         return choices
 
     async def close(self) -> None:
+        if self._server is not None and self._prober is not None:
+            await self._server.close()
+            await self._prober.aclose()
         await self._client.close()
 
 

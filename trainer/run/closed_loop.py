@@ -84,6 +84,7 @@ async def train_in_closed_loop(session: Session, then: Callable[[TrainingRun], A
         await session.ledger.note(run.run_id, run.loop)
         await _play_and_train(session, run, run.loop)
         if session.settings.windows.held_out_share > 0:
+            run.progress.doing("playing", "the hours that decide")
             run.now = await play_for_evaluation(session, await _end_of_training(session, run.loop))
         result = await then(run)
     return run, result
@@ -203,7 +204,8 @@ async def _play(
         exploration = await joined(session, exploration, world, day.window_ids)
     if decided is not None:
         decided.set()
-    access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
+    away = session.database.gone_after
+    access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets, away)
     async with open_chat_model(checkpoint, access, engine) as model, _lessons(session) as lessons:
         cast = model_cast(said.agents, said.world_seed, ChatPolicy(model, said.temperature), rules)
         tally = Tally()

@@ -193,7 +193,8 @@ async def open_arena(database: Database, settings: PromptsCommand, material: Pro
         agents=agents_of(windows, settings.deed.prompt_role),
     )
     kept = [one.template for one in await list_prompts(database.pool, limit=MOST_KNOWN)]
-    access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets)
+    away = database.gone_after
+    access = Access(settings.common.home, settings.model, settings.promotion, settings.secrets, away)
     async with AsyncExitStack() as stack:
         models = await open_models(stack, access, {Role.CANDIDATE: checkpoint})
         judge = await stack.enter_async_context(open_judge(settings.judge, settings.secrets, database, "prompts"))

@@ -122,6 +122,7 @@ async def _hold(
     async with open_run(session, NOTHING_PLANNED, unfinished.run_id if unfinished is not None else None) as run:
         run.progress.newest = held
         if simulated:
+            run.progress.doing("playing", "the hours that decide")
             run.now = await play_for_evaluation(session)
         result = await then(run)
     return run, result

@@ -94,7 +94,7 @@ class WandbServer:
         nothing was found to train on, and the checkpoint is a copy of the last."""
         self.requests: list[tuple[str, str]] = []
         self.holds: Callable[[str, dict[str, Any]], bool] = lambda route, body: False
-        """Whether a request of this route with this body is taken and never answered."""
+        """Whether a request of this route with this body is handled and never answered."""
         self.is_gone = False
         self._ended = threading.Event()
         self._faults: dict[str, deque[Fault]] = {}
@@ -268,11 +268,6 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         url = urlsplit(self.path)
         route, parts = _route(url.path)
-        if self.state.holds(route, json.loads(body) if body else {}):
-            self.state.requests.append((self.command, route))
-            self.state.held()
-            self.close_connection = True
-            return
         with self.state.lock:
             self.state.requests.append((self.command, route))
             fault = self.state.next_fault(route)
@@ -280,6 +275,10 @@ class _Handler(BaseHTTPRequestHandler):
             answer: dict[str, Any] = {}
             if fault is None or fault.after:
                 status, answer = self._answer(route, parts, parse_qs(url.query), json.loads(body) if body else {})
+        if self.state.holds(route, json.loads(body) if body else {}):
+            self.state.held()
+            self.close_connection = True
+            return
         if fault is not None and fault.hangs:
             time.sleep(fault.hangs)
         if fault is not None and fault.status is None:

@@ -235,19 +235,27 @@ async def test_postgres_killed_while_a_remote_job_is_followed(
         await _done_once(database)
 
 
-async def test_a_training_server_that_is_gone_ends_the_run_and_its_job_is_taken_up(
+async def test_a_training_server_that_is_silent_or_gone_ends_the_run_and_its_jobs_are_taken_up(
     database_url: str, database: Database, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Silent since it took the first batch; gone while the second is trained."""
     await insert_windows(database, WINDOWS)
     training = _training(database_url, tmp_path, tmp_path_factory, Remote)
-    with wandb_server(training_seconds=HELD) as server:
+    with wandb_server() as server:
+        server.holds = _everything_from(lambda route, body: route == "jobs")
+        code, said = await training.run("--wandb-base-url", server.url, *LESS_BRIEFLY)
+    assert code == 4, said
+    assert re.search(r"W&B does not answer about the submission for batch \S+ \(no answer in time\)", said), said
+
+    server.holds, server.training_seconds = lambda route, body: False, HELD
+    with listening(server):
         process = training.start("--wandb-base-url", server.url, *LESS_BRIEFLY)
         await _until(lambda: bool(server.count("GET", "events")), process)
     code, said = await training.ended(process)
     assert code == 4, said
-    assert re.search(r"W&B does not answer about training job job-1 for batch \S+", said), said
+    assert re.search(r"W&B does not answer about training job job-2 for batch \S+", said), said
 
-    server.training_seconds, server.jobs[0].ends_at = 0.0, 0.0
+    server.training_seconds, server.jobs[1].ends_at = 0.0, 0.0
     with listening(server):
         code, said = await training.run("--wandb-base-url", server.url)
         assert code == 0, said

@@ -29,7 +29,7 @@ class ServerSilent(Exception):
 class ProbedServer:
     """One server, whose answers any number of tasks await; they share its probes."""
 
-    def __init__(self, probe: Probe, gone_after: float, lost: tuple[type[Exception], ...]) -> None:
+    def __init__(self, probe: Probe, gone_after: float, lost: tuple[type[Exception], ...] = ()) -> None:
         self.gone_after = gone_after
         self._probe, self._lost = probe, lost
         self._heard = float("-inf")

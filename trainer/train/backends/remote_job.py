@@ -188,10 +188,15 @@ class Patience:
             self._heard = now
         is_gone = now - self._heard >= self._pace.gone_after
         if not may_pass(error) or is_gone or now - self._since > self._seconds:
-            raise BackendError(
-                f"W&B does not answer about {self._what} ({explain(error)}): "
-                "check WANDB_API_KEY, --wandb-base-url and the network, then run again to continue from here."
-            ) from error
+            raise unanswered(self._what, error) from error
+
+
+def unanswered(what: str, error: BaseException) -> BackendError:
+    """What ends a run whose question about ``what`` W&B does not answer, or only with ``error``."""
+    return BackendError(
+        f"W&B does not answer about {what} ({explain(error)}): "
+        "check WANDB_API_KEY, --wandb-base-url and the network, then run again to continue from here."
+    )
 
 
 # Following a job
@@ -209,6 +214,8 @@ class Pace:
     """Maximum time without a good answer before a job is no longer followed (it continues; the next run finds it)."""
     gone_after: float = GONE_AFTER.total_seconds()
     """The same without any answer, not even an error."""
+    probe: float = 10.0
+    """Maximum time for a small question that is asked while the answer to a submission is awaited."""
     opening: float = 30.0
     """The same while the model is registered: a person is probably waiting for it."""
     checkpoint_grace: float = 120.0
@@ -305,6 +312,16 @@ async def ask(question: Callable[[], Awaitable[T]], what: str, *, patience: floa
             forgiving.forgive(fault)
         await forgiving.pause(pause)
         pause = pace.longer(pause)
+
+
+async def is_there(question: Callable[[], Awaitable[object]], pace: Pace) -> bool:
+    """Whether the server answers a request without side effects, be it with an error. Asked once."""
+    try:
+        async with asyncio.timeout(pace.probe):
+            await question()
+    except FAULTS as fault:
+        return not isinstance(fault, _NO_ANSWER)
+    return True
 
 
 async def wait_for_step(

@@ -27,6 +27,7 @@ from pydantic import SecretStr
 
 from data_bridge.errors import BackendError, ConfigurationError
 from trainer.config.training import TraineeSettings
+from trainer.inference.probed import ProbedServer, ServerSilent
 from trainer.train.backends import remote_job
 from trainer.train.backends.art_interface import at_pace, base_model_of, import_art, our_names, serverless_arguments
 from trainer.train.backends.deferred import TokenisingScorer, needs_scoring, prepare_logged
@@ -73,6 +74,7 @@ class ServerlessBackend:
         self._arguments = serverless_arguments(trainee.training)
         self._base_model = base_model_of(self.name, trainee.model)
         self._scorer = TokenisingScorer(self._base_model)
+        self._server = ProbedServer(lambda: remote_job.is_there(self._newest_step, self._pace), self._pace.gone_after)
         self._remote: art.ServerlessBackend | None = None
         self._model: art.TrainableModel[Any, Any] | None = None
 
@@ -128,6 +130,7 @@ class ServerlessBackend:
         return []
 
     async def close(self) -> None:
+        await self._server.close()
         if self._remote is not None:
             await self._remote.close()
         self._remote = self._model = None
@@ -181,16 +184,22 @@ class ServerlessBackend:
         return None
 
     async def _submit(self, prepared: PreparedBatch, on_submitted: Submitted) -> Receipt:
-        """Send the batch until it is accepted, refused, or its fate is unknown; the ledger always has the state."""
+        """Send the batch until it is accepted, refused, or its fate is unknown; the ledger always has the state.
+
+        BackendError if the server is silent: what became of the batch is asked when the run is resumed.
+        """
         name = _for(prepared.batch.batch_id)
-        patience = Patience(self._pace.patience, f"the submission{name}", self._pace)
+        what = f"the submission{name}"
+        patience = Patience(self._pace.patience, what, self._pace)
         pause = self._pace.first_pause
         after_step = await self._step_known(name)
         while True:
             receipt = Receipt.before_sending(after_step, prepared.trainable_tokens)
             await on_submitted(str(receipt))
             try:
-                job_id = await self._post(prepared)
+                job_id = await self._server.answer(lambda: self._post(prepared))
+            except ServerSilent as silent:
+                raise remote_job.unanswered(what, TimeoutError()) from silent
             except remote_job.FAULTS as fault:
                 fate = remote_job.fate_of(fault)
                 if fate is Fate.UNKNOWN:

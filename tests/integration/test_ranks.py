@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ from trainer.faults import RowFaults
 from trainer.inference.policy import CpuPolicy
 from trainer.train.backends import cpu_step, ranks
 from trainer.train.backends.cpu import CpuBackend
-from trainer.train.backends.ranks import Ranks
+from trainer.train.backends.rank_orders import Done, RollCall
+from trainer.train.backends.ranks import RankLost, Ranks
 from trainer.types import Batch
 
 HOURS = 20
@@ -140,7 +142,7 @@ async def test_ranks_come_to_what_one_process_comes_to_and_those_left_finish_the
     assert (result.checkpoint.step, result.metrics["ranks"]) == (3, 2)
     assert farthest(weights(three, 3), weights(alone, 3)) <= 1e-4
 
-    monkeypatch.setattr(ranks, "_LEAST_WAIT", 2.0)
+    monkeypatch.setattr(ranks, "SILENT", 3.0)
     stopped = group.processes[0]
     kill_in_step(signal.SIGSTOP)
     result = await train(three, batch(3))
@@ -151,6 +153,21 @@ async def test_ranks_come_to_what_one_process_comes_to_and_those_left_finish_the
         os.kill(stopped, 0)
     assert farthest(weights(three, 4), weights(alone, 4)) <= 1e-4
     await alone.close()
+
+
+def test_a_rank_that_works_for_long_is_waited_for_and_a_stopped_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "SILENT", 3.0)
+    working, stopped = ranks._started(1), ranks._started(1)
+    for rank in (working, stopped):
+        rank.order(RollCall(1))  # answered when torch is imported
+        assert rank.answer(60) == Done(called=1)
+    os.kill(stopped.process.pid, signal.SIGSTOP)
+    asked = monotonic()
+    with pytest.raises(RankLost):
+        stopped.answer(3600)
+    with pytest.raises(RankLost):  # its own deadline: no order is left to answer
+        working.answer(asked + 6 - monotonic())
+    assert monotonic() - asked >= 6
 
 
 def test_the_other_ranks_end_when_the_first_is_killed() -> None:

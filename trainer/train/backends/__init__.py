@@ -8,7 +8,7 @@ a durable checkpoint:
   ``correction`` says what tokens of another policy count in them, ``cpu_step`` updates the policy of
   ``trainer.inference.policy`` with them, ``balance`` takes out a preference for one answer that is the same in every
   hour, and ``cpu_faults`` tries what a step would raise; ``ranks`` shares a step among several processes
-  (``rank_process``) by ``rank_orders``, which add up their gradients by ``gradient_exchange``;
+  (``rank``, started by ``rank_process``) by ``rank_orders``, which add up their gradients by ``gradient_exchange``;
 - ``local`` lets ART train on the GPU; ``adapter_files`` checks which of ART's checkpoints are complete;
 - ``serverless`` sends it to W&B and follows the job (``remote_job``), so that no job is lost and none is sent twice.
 

@@ -1,4 +1,4 @@
-"""What the first rank of a step tells the others, and what they answer: one answer for each order."""
+"""What the first rank of a step tells the others, and what they answer: one answer for each order, and heartbeats."""
 
 from __future__ import annotations
 
@@ -82,4 +82,6 @@ def send(connection: Connection, message: object) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    return pickle.loads(connection.recv_bytes())
+    """The next message; None for a heartbeat."""
+    received = connection.recv_bytes()
+    return pickle.loads(received) if received else None

@@ -5,8 +5,9 @@ rank has said that it is ready, the gradients are summed in one message, and eac
 copy. All copies must then be equal to the bit, or the step fails. Everything else is done here alone: packing, what the
 answers aim at, balance, the search for a bad row, and the checkpoint, which the other ranks load for the next step.
 
-A rank that is gone, or silent past its deadline, is given up for the rest of the run. The step has changed nothing that
-lasts, so those left make it again from its checkpoint.
+Every rank sends heartbeats, whatever it does. One that is gone, whose heartbeats stop, or that takes much longer than
+this process, is given up for the rest of the run. The step has changed nothing that lasts, so those left make it again
+from its checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
@@ -37,6 +38,10 @@ from trainer.train.backends.rank_orders import Done, Failed, LoadModel, Meet, Ro
 
 logger = logging.getLogger(__name__)
 
+SILENT = 20.0
+"""Seconds without a heartbeat after which a rank is given up. If it stops in a sum, ``PATIENCE`` passes before."""
+_LAST_BEAT = 2.0
+"""Seconds for a heartbeat that is due: the first rank may not have looked for long."""
 _STARTING = 180.0
 """Seconds for a rank to import torch and load the model, or a checkpoint."""
 _LEAST_WAIT, _WAIT_FACTOR = 60.0, 10.0
@@ -51,31 +56,53 @@ class RankLost(Exception):
 class _Rank:
     process: subprocess.Popen[bytes]
     connection: Connection
+    _heard: float = field(default_factory=monotonic)
 
     def order(self, order: object) -> None:
+        """A rank that does not take it is ended: it may have got a part."""
         try:
             send(self.connection, order)
         except OSError as error:
+            self.end()
             raise RankLost from error
+        self._heard = monotonic()
 
     def answer(self, seconds: float) -> Done | Failed:
-        """Its next answer. A rank without one in time is ended: others may be waiting for it too."""
+        """Its next answer. A rank without one in time, or without heartbeats, is ended: others may wait for it too."""
+        until = monotonic() + seconds
         try:
-            if self.connection.poll(seconds):
-                answer: Done | Failed = receive(self.connection)
-                return answer
+            while self.connection.poll(self._wait(until)):
+                self._heard = monotonic()
+                answer: Done | Failed | None = receive(self.connection)
+                if answer is not None:
+                    return answer
         except (EOFError, OSError) as error:
             self.end()
             raise RankLost from error
+        said = "does not answer" if monotonic() >= until else f"has sent no heartbeat for {SILENT:g} s"
+        logger.warning("process %d of --train-workers %s and is given up", self.process.pid, said)
         self.end()
         raise RankLost
 
-    def is_there(self, number: int, seconds: float) -> bool:
-        """Whether it answers the call of this ``number``; answers to earlier orders are thrown away."""
+    def _wait(self, until: float) -> float:
+        now = monotonic()
+        return max(0.0, min(until - now, max(self._heard + SILENT - now, _LAST_BEAT)))
+
+    def is_called(self, number: int) -> bool:
+        """Whether it takes the call of this ``number``. What it sent before is read: it says nothing about now."""
         if self.process.poll() is not None:
             return False
         try:
+            while self.connection.poll():
+                receive(self.connection)
             self.order(RollCall(number))
+        except (EOFError, OSError, RankLost):
+            return False
+        return True
+
+    def is_there(self, number: int, seconds: float) -> bool:
+        """Whether it answers the call of this ``number``; answers to earlier orders are thrown away."""
+        try:
             until = monotonic() + seconds
             while True:
                 answer = self.answer(max(0.0, until - monotonic()))
@@ -230,7 +257,8 @@ class Ranks:
     def _call(self) -> int:
         """Wait until every rank has no order left; those that do not answer are ended. How many these are."""
         self._calls += 1
-        here = [one for one in self._others if one.is_there(self._calls, self._patience)]
+        called = [one for one in self._others if one.is_called(self._calls)]
+        here = [one for one in called if one.is_there(self._calls, self._patience)]
         gone = [one for one in self._others if one not in here]
         for one in gone:
             one.end()

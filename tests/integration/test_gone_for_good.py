@@ -24,7 +24,7 @@ import pytest
 from data_bridge.database import Database, open_database
 from data_bridge.embedded import EmbeddedServer
 from data_bridge.migrate import apply
-from tests.builders import hours_before
+from tests.builders import NOW, hours_before
 from tests.builders_judge import API_KEY
 from tests.fakes.judge_server import JudgeServer, Request, Response, honest
 from tests.fakes.trainer_process import start
@@ -34,7 +34,7 @@ from tests.trainer_command import ON_LOG, Command, insert_windows, trained
 from trainer.config.sections import DatabaseSettings
 from trainer.inference import probed
 from trainer.judge import client
-from trainer.ledger import model_lock
+from trainer.ledger import heartbeat
 from trainer.train.backends.remote_job import Pace
 from trainer.workers import elsewhere
 
@@ -57,9 +57,19 @@ class OwnPostgres:
 
     def kill(self) -> None:
         """No process of it is left, and nobody starts it again."""
+        self._signal(signal.SIGKILL)
+
+    def fall_silent(self) -> None:
+        """It keeps its connections and takes new ones, and answers none, until it is to ``speak_again``."""
+        self._signal(signal.SIGSTOP)
+
+    def speak_again(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
         postmaster = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
         for one in [postmaster, *postmaster.children(recursive=True)]:
-            os.kill(one.pid, signal.SIGKILL)
+            os.kill(one.pid, number)
 
     def bring_back(self) -> None:
         self._server = EmbeddedServer(self.folder, options=FAST)
@@ -94,6 +104,15 @@ class Remote(Command):
         return start([*where, "--no-promote", *ON_LOG, *flags], self.environment, self.output, ignoring=ignoring)
 
 
+class Judging(Command):
+    """judge_windows, which has no run."""
+
+    def start(self, *flags: str, ignoring: Sequence[int] = ()) -> ForkServerProcess:
+        self.output.write_text("")
+        argv = ["--home", str(self.home), "--until", NOW.isoformat(), *flags]
+        return start(argv, self.environment, self.output, command="judge_windows", ignoring=ignoring)
+
+
 def _training(
     url: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, kind: type[Command] = Command
 ) -> Command:
@@ -104,7 +123,7 @@ def _training(
 
 def _judged_by(server: JudgeServer) -> tuple[str, ...]:
     asked = ("--judge-model", "judge", "--judge-base-url", server.base_url, "--judge-concurrency", "2")
-    return (*ON_LOG, *asked, "--judge-order-rule", "all")
+    return (*asked, "--judge-order-rule", "all")
 
 
 async def _until(happened: Callable[[], bool], process: ForkServerProcess) -> None:
@@ -130,7 +149,7 @@ async def test_a_judge_whose_endpoint_is_gone_ends_the_run_and_loses_no_group(
     training = _training(database_url, tmp_path, tmp_path_factory)
     with JudgeServer() as server:
         server.otherwise = _stalls_after(server, answers=5)
-        process = training.start(*_judged_by(server), *BRIEFLY)
+        process = training.start(*ON_LOG, *_judged_by(server), *BRIEFLY)
         await _until(lambda: len(server.requests) > 5, process)
     code, said = await training.ended(process)
     assert code == 4, said
@@ -139,7 +158,7 @@ async def test_a_judge_whose_endpoint_is_gone_ends_the_run_and_loses_no_group(
     assert stored == 5, "as many as were answered"
 
     with JudgeServer() as server:
-        code, said = await training.run(*_judged_by(server))
+        code, said = await training.run(*ON_LOG, *_judged_by(server))
         assert code == 0, said
         assert len(server.requests) == 2 * WINDOWS - stored, "what was paid for is not asked again"
     await _done_once(database)
@@ -152,7 +171,7 @@ async def test_an_endpoint_that_is_away_for_less_is_waited_for(
     await insert_windows(database, WINDOWS)
     training = _training(database_url, tmp_path, tmp_path_factory)
     with JudgeServer() as server:
-        flags, port = _judged_by(server), server.port
+        flags, port = (*ON_LOG, *_judged_by(server)), server.port
     process = training.start(*flags, "--judge-attempts", "1")
     while not await database.pool.fetchval("SELECT count(*) FROM hindsight.judge_calls WHERE result = 'failed'"):
         assert process.is_alive()
@@ -180,20 +199,9 @@ async def test_postgres_killed_while_groups_are_judged(
     async with _log(own_postgres.url, tmp_path):
         pass
     training = _training(own_postgres.url, tmp_path, tmp_path_factory)
-    is_dead = threading.Event()
-
-    def behave(request: Request) -> Response:
-        if len(server.requests) <= 5:
-            return honest()(request)
-        if not is_dead.is_set():
-            own_postgres.kill()
-            is_dead.set()
-        return honest()(request)
-
     with JudgeServer() as server:
-        server.otherwise = behave
-        code, said = await training.run(*_judged_by(server), *BRIEFLY)
-        assert is_dead.is_set()
+        server.otherwise = _strikes(own_postgres.kill, server, answers=5)
+        code, said = await training.run(*ON_LOG, *_judged_by(server), *BRIEFLY)
     assert code == 4, said
     window = re.search(r"error: .* stopped while judging window (\S+): The database \S+ is gone .* same command", said)
     assert window is not None, said
@@ -204,10 +212,49 @@ async def test_postgres_killed_while_groups_are_judged(
     async with open_database(own_postgres.url, tmp_path) as database:
         stored = await _verdicts(database)
         with JudgeServer() as server:
-            code, said = await training.run(*_judged_by(server))
+            code, said = await training.run(*ON_LOG, *_judged_by(server))
             assert code == 0, said
             assert len(server.requests) == 2 * WINDOWS - stored
         await _done_once(database)
+
+
+async def test_postgres_silent_and_then_killed_while_windows_are_judged_without_a_run(
+    own_postgres: OwnPostgres, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with _log(own_postgres.url, tmp_path):
+        pass
+    judging = _training(own_postgres.url, tmp_path, tmp_path_factory, Judging)
+    for strike, says in ((own_postgres.fall_silent, "has not answered for 1 s"), (own_postgres.kill, "is gone")):
+        with JudgeServer() as server:
+            server.otherwise = _strikes(strike, server, answers=2)
+            code, said = await judging.run(*_judged_by(server), *BRIEFLY)
+        own_postgres.speak_again() if strike == own_postgres.fall_silent else own_postgres.bring_back()
+        assert code == 4, said
+        named = re.search(r"error: judge_windows.py stopped while judging window (\S+): The database \S+ (.*)", said)
+        assert named is not None, said
+        assert named[1] in hours_before(number=WINDOWS)
+        assert named[2].startswith(says)
+
+    judging.environment["DATABASE_URL"] = own_postgres.url
+    async with open_database(own_postgres.url, tmp_path) as database:
+        stored = await _verdicts(database)
+        await database.pool.execute("UPDATE hindsight.verdict_claims SET expires_at = now()")  # as half a minute later
+        with JudgeServer() as server:
+            code, said = await judging.run(*_judged_by(server))
+            assert code == 0, said
+            assert len(server.requests) == 2 * WINDOWS - stored
+
+
+def _strikes(strike: Callable[[], None], server: JudgeServer, *, answers: int) -> Callable[[Request], Response]:
+    """An honest judge; at the request after so many ``answers`` something happens, once."""
+    struck = threading.Lock()
+
+    def behave(request: Request) -> Response:
+        if len(server.requests) > answers and struck.acquire(blocking=False):
+            strike()
+        return honest()(request)
+
+    return behave
 
 
 async def test_postgres_killed_while_a_remote_job_is_followed(
@@ -338,7 +385,7 @@ async def test_workers_that_can_never_be_placed_end_a_training(
 
 def test_by_default_every_stage_is_given_up_within_a_minute() -> None:
     gone_after = DatabaseSettings().gone_after
-    beats = 2 * model_lock.BEAT + model_lock.BEAT_TIMEOUT
+    beats = 2 * heartbeat.BEAT + heartbeat.BEAT_TIMEOUT
     connecting = timedelta(seconds=2 * client.CONNECT_TIMEOUT)
     last_word = timedelta(seconds=Pace().brief.gone_after)
     ending_ray = timedelta(seconds=elsewhere.ENDING)

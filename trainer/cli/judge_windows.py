@@ -6,7 +6,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from data_bridge.window_ids import normalise
 from trainer.cli.frame import database_of, run_command
 from trainer.cli.output import Each, alive, say, say_json
 from trainer.config.data_commands import JudgeWindowsSettings
-from trainer.progress import counted
+from trainer.progress import Progress, counted
 
 if TYPE_CHECKING:
     from data_bridge.database import Database
@@ -60,12 +60,13 @@ async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: 
     shown: dict[str, WindowVerdicts] = {}
     judging = _elsewhere if settings.workers.workers or settings.workers.ray_address else _in_process
     say(describe(identity), to=sys.stderr)
-    async with database_of(settings, migrate=True) as database:
+    progress = Progress()
+    async with database_of(settings, migrate=True) as database, _unless_gone(database, progress):
         rules = await _rules(settings, database)
         reader = _reader(database, rules)
         refs = await _refs(settings, reader, database)
         usage, left_out = _usage(), Counter[Reason]()
-        async with aclosing(judging(settings, database, reader, refs, usage)) as verdicts:
+        async with aclosing(judging(settings, database, reader, refs, usage, progress)) as verdicts:
             async for window in verdicts:
                 left_out += window.left_out
                 if settings.judging.write_back:
@@ -74,8 +75,8 @@ async def _judge(settings: JudgeWindowsSettings, wanted: str | None, *, priced: 
                     shown[window.window_id] = window
                 else:
                     _print_window(window, rules.world, in_full=wanted is not None)
-                progress = _progress(len(refs), usage[0], priced=priced)
-                say(progress, to=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
+                told = _progress(len(refs), usage[0], priced=priced)
+                say(told, to=sys.stderr, end="\r" if sys.stderr.isatty() else "\n")
     if settings.output.json_output:
         _print_json(identity, shown, rules.world, usage[0], priced=priced)
     else:
@@ -92,6 +93,12 @@ def _reader(database: Database, rules: Rules) -> WindowReader:
     return WindowReader(database, rules)
 
 
+def _unless_gone(database: Database, progress: Progress) -> AbstractAsyncContextManager[None]:
+    from trainer.run.gone import unless_gone
+
+    return unless_gone(database, "judge_windows.py", progress)
+
+
 def _usage() -> list[JudgeUsage]:
     """A place for what judging costs, which the judge or the workers keep up to date."""
     from trainer.progress import JudgeUsage
@@ -105,6 +112,7 @@ async def _in_process(
     reader: WindowReader,
     refs: Sequence[WindowRef],
     usage: list[JudgeUsage],
+    progress: Progress,
 ) -> AsyncGenerator[WindowVerdicts, None]:
     from trainer.judge.open import measured_by, open_judge
     from trainer.progress import FailurePolicy
@@ -114,8 +122,8 @@ async def _in_process(
     async with open_judge(settings.judge, settings.secrets, database, run_id, with_steps=steps) as judge:
         usage[0] = judge.usage
         if judge.identity.is_llm:
-            _say_estimate(await _estimate(settings, _windows(settings, reader, refs), reader.rules))
-        windows = _windows(settings, reader, refs)
+            _say_estimate(await _estimate(settings, _windows(settings, reader, refs, progress), reader.rules))
+        windows = _windows(settings, reader, refs, progress)
         verdicts = judge_windows(
             judge,
             windows,
@@ -125,6 +133,7 @@ async def _in_process(
             seed=settings.judging.seed,
             in_flight=2 * settings.judge.judge_concurrency,
             policy=FailurePolicy(settings.judge.max_judge_failures),
+            progress=progress,
             is_measured=measured_by(settings.judge),
         )
         async with aclosing(windows), aclosing(verdicts):
@@ -138,6 +147,7 @@ async def _elsewhere(
     reader: WindowReader,
     refs: Sequence[WindowRef],
     usage: list[JudgeUsage],
+    progress: Progress,
 ) -> AsyncGenerator[WindowVerdicts, None]:
     """By workers: all windows are planned first, into the ledger, and the cost is estimated from the plan."""
     from trainer.judge.cost import estimate, uses_llm
@@ -162,7 +172,7 @@ async def _elsewhere(
         settings.workers, section, database, settings.secrets, run_id=run_id, home=settings.common.home
     ) as workers:
         usage[0] = workers.usage
-        async with aclosing(_windows(settings, reader, refs)) as windows:
+        async with aclosing(_windows(settings, reader, refs, progress)) as windows:
             by_id = {ref.window_id: ref for ref in refs}
             planned = await hand_out(
                 workers,
@@ -178,7 +188,7 @@ async def _elsewhere(
             _say_estimate(estimate(planned.groups, planned.judge_tokens, settings.judge, scored_decisions=scored))
         workers.start()
         policy = FailurePolicy(settings.judge.max_judge_failures)
-        async with aclosing(judged_elsewhere(workers, planned, policy)) as verdicts:
+        async with aclosing(judged_elsewhere(workers, planned, policy, progress)) as verdicts:
             async for window in verdicts:
                 yield window
 
@@ -213,12 +223,14 @@ async def _refs(settings: JudgeWindowsSettings, reader: WindowReader, database: 
 
 
 async def _windows(
-    settings: JudgeWindowsSettings, reader: WindowReader, refs: Sequence[WindowRef]
+    settings: JudgeWindowsSettings, reader: WindowReader, refs: Sequence[WindowRef], progress: Progress
 ) -> AsyncGenerator[tuple[Window, bool], None]:
     """The windows to judge, large ones in parts; True with the last part of a window."""
     from trainer.workers.judging import as_unused
 
     wanted = settings.judging.window
+    if progress.stage != "judging":
+        progress.doing("reading", f"window {wanted or refs[0].window_id}")
     if wanted is not None:
         window = await reader.read(wanted)
         if window is None:
@@ -227,6 +239,8 @@ async def _windows(
         return
     async with aclosing(reader.stream_parts(refs)) as parts:
         async for part in parts:
+            if progress.stage != "judging":
+                progress.doing("reading", f"on after window {part[0].window_id}")
             yield part
 
 

@@ -8,7 +8,8 @@ transaction, ``batch_records`` what a batch consists of, ``rewards`` how its adv
 groups may be trained again, ``carried`` which wait for the next pass, ``curriculum`` which windows were drawn, and
 ``observations`` what went wrong in them; ``checkpoints`` and ``releases`` what was trained and what agents were given;
 ``evaluations`` and ``certificates`` the evidence. ``model_lock`` and ``periods`` say which process may work, with
-leases and a fencing token, ``turns`` one at a time for the rest; ``clock`` says what time it is. ``events`` are what
+leases and a fencing token, ``turns`` one at a time for the rest; a ``heartbeat`` notices a database that is gone;
+``clock`` says what time it is. ``events`` are what
 happened, for those who watch; ``commands`` what was asked of any host, ``audit`` who asked, ``ingest_keys`` who may
 send rows, ``rewards_asked`` scores on demand, ``advice`` what was proposed to whom and what came of it, ``forget`` one
 agent. ``lessons`` are stored once, ``lesson_search`` finds those that may be shown, ``lesson_upkeep`` merges and

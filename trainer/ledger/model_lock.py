@@ -5,7 +5,8 @@ advisory lock does not. The heartbeat of a dead holder stops and its lease expir
 host the next trainer sees that the process is gone and takes over immediately. The token is a fence: every durable
 write of the ledger checks it, so that a trainer that was suspended while another took over can write nothing.
 The heartbeat also sees requests to stop (``ledger.commands``), so that they reach any host from any host. It also sees
-a database that is gone for good, whatever the training itself waits for: the block is cancelled, DatabaseLost raised.
+a database that is gone for good, whatever the training itself waits for (``heartbeat``): the block is cancelled,
+DatabaseLost raised.
 """
 
 from __future__ import annotations
@@ -14,26 +15,22 @@ import asyncio
 import logging
 import os
 import socket
-import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_bridge.database import START_IT, Database, is_transient
-from data_bridge.errors import DatabaseLost, HindsightError
-from data_bridge.redaction import redact
+from data_bridge.database import Database
+from data_bridge.errors import HindsightError
+from trainer.ledger.heartbeat import BEAT, while_answered
 
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=15)
-BEAT = timedelta(seconds=3)
-BEAT_TIMEOUT = timedelta(seconds=5)
-"""More than ``Database.gone_after`` for the last answer: a busy host is slow, and one that is cut off says nothing."""
-
 _HEARD_WITHIN = timedelta(minutes=2)
 """A request to stop that is older was for a training that ended before it saw it; a new one may take this long to
 load before its first heartbeat."""
@@ -68,44 +65,12 @@ async def hold(
     """
     token = await _take(database, model)
     lock = ModelLock(model, token, asyncio.Event(), stop or asyncio.Event())
-    beating = asyncio.create_task(_keep(database, lock, beat), name=f"heartbeat of {model}")
+    beats = partial(_beat, database, lock)
     try:
-        async with _while_reachable(database, lock):
+        async with while_answered(database, lock.is_unreachable, beats, every=beat, name=f"model {model}"):
             yield lock
-    except TimeoutError as error:
-        if not lock.is_unreachable.is_set():
-            raise
-        raise unreachable(database) from error
     finally:
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
         await _let_go(database, lock)
-
-
-@asynccontextmanager
-async def _while_reachable(database: Database, lock: ModelLock) -> AsyncIterator[None]:
-    """Cancel the block when the database is gone: TimeoutError, unless the block raises something else then.
-
-    The pool's connections are closed first, so that nothing on the way out waits for an answer.
-    """
-
-    async def give_up(deadline: asyncio.Timeout) -> None:
-        await lock.is_unreachable.wait()
-        database.pool.terminate()
-        deadline.reschedule(asyncio.get_running_loop().time())
-
-    async with asyncio.timeout(None) as deadline:
-        watching = asyncio.create_task(give_up(deadline), name="watch the database")
-        try:
-            yield
-        finally:
-            watching.cancel()
-
-
-def unreachable(database: Database) -> DatabaseLost:
-    """What ends the block of a lock that ``is_unreachable``."""
-    silent = f"{database.gone_after.total_seconds():g} s"
-    return DatabaseLost(f"The database {database.label} has not answered for {silent}: {START_IT}")
 
 
 async def check_held(connection: Any, lock: ModelLock) -> None:
@@ -156,39 +121,8 @@ async def _let_go(database: Database, lock: ModelLock) -> None:
         logger.warning("the lock of model %s could not be released and will expire: %s", lock.model, error)
 
 
-async def _keep(database: Database, lock: ModelLock, beat: timedelta) -> None:
-    """Send heartbeats until cancelled. A brief database outage does not lose the lock; another token does."""
-    silent_since: float | None = None
-    while not lock.lost.is_set():
-        await asyncio.sleep(beat.total_seconds())
-        started = time.monotonic()
-        silent_since = started if silent_since is None else silent_since
-        beating = asyncio.create_task(_beat(database, lock), name=f"one heartbeat of {lock.model}")
-        try:
-            # Waited for from outside: on a host that is cut off, asyncpg's own end of a statement may take minutes.
-            await asyncio.wait({beating}, timeout=_left(silent_since, database) + BEAT_TIMEOUT.total_seconds())
-            if not beating.done():  # if this process was suspended itself, the answer is there and only not read yet
-                await asyncio.wait({beating}, timeout=1)
-            if beating.done() and await beating:
-                silent_since = None
-        except Exception as error:
-            said = redact(str(error)) or type(error).__name__
-            logger.warning("the heartbeat of model %s failed, retrying: %s", lock.model, said)
-            if not is_transient(error):  # it answers, if only with an error
-                silent_since = None
-        finally:
-            beating.cancel()
-        if silent_since is not None and _left(silent_since, database) <= 0:
-            lock.is_unreachable.set()
-            return
-
-
-def _left(silent_since: float, database: Database) -> float:
-    return max(0.0, silent_since + database.gone_after.total_seconds() - time.monotonic())
-
-
 async def _beat(database: Database, lock: ModelLock) -> bool:
-    """One heartbeat: says in ``lock`` what it learns, and that it was answered."""
+    """One heartbeat: says in ``lock`` what it learns. A lock that is lost needs no more."""
     status: str = await database.pool.execute(
         "UPDATE hindsight.model_locks SET heartbeat_at = now() WHERE model = $1 AND token = $2", lock.model, lock.token
     )
@@ -198,7 +132,7 @@ async def _beat(database: Database, lock: ModelLock) -> bool:
     elif not lock.stop.is_set() and (asked := await _asked_to_stop(database, lock.model)) is not None:
         logger.info("%s asks to stop the training of %s: after the current step", asked, lock.model)
         lock.stop.set()
-    return True
+    return not lock.lost.is_set()
 
 
 async def _asked_to_stop(database: Database, model: str) -> str | None:

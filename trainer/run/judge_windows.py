@@ -24,7 +24,7 @@ from trainer.config.sections import GroupingSettings
 from trainer.ledger.units import GroupResult
 from trainer.plan.grouping import group_id, partition
 from trainer.plan.plan import assemble
-from trainer.progress import FailurePolicy, FailureTally
+from trainer.progress import FailurePolicy, FailureTally, Progress
 from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, PlannedGroup, PlannedWindow
 from trainer.workers.elsewhere import Workers
 from trainer.workers.judging import groups_of, read_unit, result_of
@@ -90,9 +90,11 @@ async def judge_windows(
     seed: int,
     in_flight: int,
     policy: FailurePolicy,
+    progress: Progress,
     is_measured: Measurable | None = None,
 ) -> AsyncGenerator[WindowVerdicts, None]:
-    """Each window as soon as it is complete. JudgeError when the judge fails on too many groups."""
+    """Each window as soon as it is complete; the oldest that is not is what ``progress`` is at. JudgeError when the
+    judge fails on too many groups."""
     open_windows: dict[str, WindowVerdicts] = {}
     empty: list[WindowVerdicts] = []
     kept = LongList(GroupResult)
@@ -104,6 +106,7 @@ async def judge_windows(
                 empty.append(state)
                 continue
             open_windows[state.window_id] = state
+            progress.doing("judging", next(iter(open_windows)))
             if checked is not None:
                 for group in assemble(checked, planned, {}).groups:
                     yield group
@@ -124,6 +127,7 @@ async def judge_windows(
                 yield empty.pop()
             if state.is_complete:
                 yield open_windows.pop(state.window_id)
+                progress.doing("judging", next(iter(open_windows), state.window_id))
             tally = tally.plus(result)
             policy.check(tally)
     for state in empty:
@@ -170,13 +174,15 @@ async def hand_out(
 
 
 async def judged_elsewhere(
-    workers: Workers, planned: HandedOut, policy: FailurePolicy
+    workers: Workers, planned: HandedOut, policy: FailurePolicy, progress: Progress
 ) -> AsyncGenerator[WindowVerdicts, None]:
-    """Each window as soon as all of its units are done. JudgeError when the judge fails on too many groups."""
+    """Each window as soon as all of its units are done; the next is what ``progress`` is at. JudgeError when the judge
+    fails on too many groups."""
     for state in [state for state in planned.windows.values() if not state.groups]:
         yield planned.windows.pop(state.window_id)
     tally = FailureTally()
     for number in range(planned.units):
+        progress.doing("judging", next(iter(planned.windows)))
         done = await workers.result(number)
         state = planned.windows[done.unit.planned.window_id]
         for result in done.result.groups:

@@ -259,7 +259,7 @@ async def open_run(session: Session, plan: RunPlan, unfinished: str | None) -> A
     started = time.monotonic()
     with tracking(settings.backend, settings.secrets.wandb_api_key, run_id, folder.path, public) as tracker:
         async with (
-            naming_the_unit(session, run_id, progress),
+            naming_the_unit(session.database, session.lock.is_unreachable, f"Run {run_id}", progress),
             open_judge(
                 settings.judge, settings.secrets, session.database, run_id, with_steps=settings.judge.step_credit
             ) as judge,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trainer.cli.frame import database_of, run_command
 from trainer.cli.output import alive, say, say_json
 from trainer.config.commands import EvaluateSettings
-from trainer.progress import counted
+from trainer.progress import Progress, counted
 
 if TYPE_CHECKING:
     from trainer.evidence import Evaluation, GateDecision, Interval, ReadingTest
@@ -33,11 +33,13 @@ async def _work(settings: EvaluateSettings) -> int:
     from trainer.ledger.releases import incumbent_of
     from trainer.pipeline import evaluate
     from trainer.promote.ruling import rule_on
+    from trainer.run.gone import unless_gone
     from trainer.types import release_of
 
     judge = judged_by(settings.judge, settings.evaluation)
     refuse_unusable(judge, keys_of(settings.evaluation, settings.secrets))
-    async with database_of(settings, migrate=True) as database:
+    progress = Progress()
+    async with database_of(settings, migrate=True) as database, unless_gone(database, "evaluate.py", progress):
         candidate = await named_checkpoint(database, settings.compared.candidate, settings.model.model)
         used_now = await incumbent_of(database, candidate.model)
         incumbent = used_now
@@ -49,6 +51,7 @@ async def _work(settings: EvaluateSettings) -> int:
                 incumbent = used_now
         quiet = settings.output.json_output
         release = release_of(candidate, used_now, settings.lessons.lessons)
+        progress.doing("evaluating", release.name)
         with alive(f"evaluating {release.name}", quiet=quiet):
             evaluation = await evaluate(
                 database, settings, release, incumbent, run_id=None, say=_ignore if quiet else _progress

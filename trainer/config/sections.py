@@ -37,8 +37,8 @@ class DatabaseSettings(Section):
     statement_timeout: Duration = setting("2m", "Maximum time for one SQL statement.", le=timedelta(days=24))
     gone_after: Duration = setting(
         "45s",
-        "How long Postgres, the judge's endpoint, W&B or all workers may be away before the command ends with exit 4; "
-        "the same command resumes.",
+        "How long Postgres, the endpoint of the judge or of the agents' model, W&B or all workers may be away before "
+        "the command ends with exit 4; the same command resumes.",
         gt=timedelta(0),
     )
 

@@ -145,7 +145,8 @@ class EndpointModel:
             # Without connections that are kept: one that was opened before the server died tells nothing.
             limits = httpx.Limits(max_keepalive_connections=0)
             self._prober = httpx.AsyncClient(timeout=_PROBE_TIMEOUT, limits=limits)
-            self._server = ProbedServer(self._is_there, gone_after.total_seconds(), (APIConnectionError,))
+            lost = (APIConnectionError,)
+            self._server = ProbedServer(self._label, self._is_there, gone_after.total_seconds(), lost)
 
     async def chat(
         self,
@@ -175,8 +176,8 @@ class EndpointModel:
             return [_completion(choice, self.name) for choice in choices]
         except (BadRequestError, UnprocessableEntityError) as error:
             raise PromptRefused(
-                f"The model {self._model} at {redact(str(self._client.base_url))} refused a request "
-                f"({type(error).__name__}): is its prompt longer than the model's context?"
+                f"{self._label} refused a request ({type(error).__name__}): is its prompt longer than the model's "
+                "context?"
             ) from error
         except ServerSilent as error:
             raise self._gone() from error
@@ -185,17 +186,18 @@ class EndpointModel:
         except (AttributeError, TypeError, ValueError) as error:  # OpenAI's client checks neither type nor fields
             raise self._failed("did not answer with a chat completion but, perhaps, a proxy's page") from error
 
+    @property
+    def _label(self) -> str:
+        return f"The model {self._model} at {redact(str(self._client.base_url))}"
+
     def _failed(self, how: str) -> BackendError:
-        return BackendError(
-            f"The model {self._model} at {redact(str(self._client.base_url))} {how}: "
-            "check the URL, the key and the model's name."
-        )
+        return BackendError(f"{self._label} {how}: check the URL, the key and the model's name.")
 
     def _gone(self) -> EndpointGone:
         assert self._server is not None
         return EndpointGone(
-            f"The model {self._model} at {redact(str(self._client.base_url))} has not answered for "
-            f"{self._server.gone_after:g} s: start it, then run the same command again, which resumes."
+            f"{self._label} has not answered for {self._server.gone_after:g} s: start it, or correct its URL, then run "
+            "the same command again, which resumes."
         )
 
     async def _is_there(self) -> bool:

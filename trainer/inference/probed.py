@@ -7,9 +7,12 @@ answers anything there, the request may take as long as it takes. One that answe
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -29,10 +32,11 @@ class ServerSilent(Exception):
 class ProbedServer:
     """One server, whose answers any number of tasks await; they share its probes."""
 
-    def __init__(self, probe: Probe, gone_after: float, lost: tuple[type[Exception], ...] = ()) -> None:
+    def __init__(self, name: str, probe: Probe, gone_after: float, lost: tuple[type[Exception], ...] = ()) -> None:
         self.gone_after = gone_after
-        self._probe, self._lost = probe, lost
+        self._name, self._probe, self._lost = name, probe, lost
         self._heard = float("-inf")
+        self._is_missed = False
         self._probing: asyncio.Task[bool] | None = None
 
     async def answer(self, request: Callable[[], Awaitable[T]]) -> T:
@@ -45,9 +49,10 @@ class ProbedServer:
         while True:
             try:
                 return await self._awaited(request(), since)
-            except self._lost:
+            except self._lost as error:
                 if await self._is_there(since):
                     raise
+                self._say_missed(error)
             while True:
                 await asyncio.sleep(min(EVERY, self._left(since)))
                 if await self._is_there(since):
@@ -84,8 +89,15 @@ class ProbedServer:
 
     async def _probed(self) -> bool:
         if answered := await self._probe():
-            self._heard = time.monotonic()
+            self._heard, self._is_missed = time.monotonic(), False
         return answered
+
+    def _say_missed(self, error: Exception) -> None:
+        """Once: an address that is wrong should be seen before the wait is over."""
+        if not self._is_missed:
+            self._is_missed = True
+            wait = f"waiting for it for up to {self.gone_after:g} s"
+            logger.warning("%s cannot be reached (%s): %s", self._name, type(error).__name__, wait)
 
     def _left(self, since: float) -> float:
         return max(0.0, max(self._heard, since) + self.gone_after - time.monotonic())

@@ -74,7 +74,9 @@ class ServerlessBackend:
         self._arguments = serverless_arguments(trainee.training)
         self._base_model = base_model_of(self.name, trainee.model)
         self._scorer = TokenisingScorer(self._base_model)
-        self._server = ProbedServer(lambda: remote_job.is_there(self._newest_step, self._pace), self._pace.gone_after)
+        self._server = ProbedServer(
+            "W&B", lambda: remote_job.is_there(self._newest_step, self._pace), self._pace.gone_after
+        )
         self._remote: art.ServerlessBackend | None = None
         self._model: art.TrainableModel[Any, Any] | None = None
 

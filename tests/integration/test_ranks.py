@@ -155,19 +155,15 @@ async def test_ranks_come_to_what_one_process_comes_to_and_those_left_finish_the
     await alone.close()
 
 
-def test_a_rank_that_works_for_long_is_waited_for_and_a_stopped_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_sends_heartbeats_is_waited_for_until_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "SILENT", 3.0)
-    working, stopped = ranks._started(1), ranks._started(1)
-    for rank in (working, stopped):
-        rank.order(RollCall(1))  # answered when torch is imported
-        assert rank.answer(60) == Done(called=1)
-    os.kill(stopped.process.pid, signal.SIGSTOP)
+    rank = ranks._started(1)
+    rank.order(RollCall(1))  # answered when torch is imported
+    assert rank.answer(60) == Done(called=1)
     asked = monotonic()
-    with pytest.raises(RankLost):
-        stopped.answer(3600)
-    with pytest.raises(RankLost):  # its own deadline: no order is left to answer
-        working.answer(asked + 6 - monotonic())
-    assert monotonic() - asked >= 6
+    with pytest.raises(RankLost):  # no order is left to answer
+        rank.answer(5)
+    assert monotonic() - asked >= 5
 
 
 def test_the_other_ranks_end_when_the_first_is_killed() -> None:

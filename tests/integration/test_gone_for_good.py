@@ -352,6 +352,8 @@ async def test_the_agents_model_gone_while_a_day_is_played_and_silent_while_it_i
         assert code == 0, said
     assert set(server.jobs_per_batch().values()) == {1}
     assert set((await trained(database)).values()) == {1}
+    played = 'SELECT "windowId", count(*) AS rows FROM trajectories GROUP BY 1'
+    assert [row["rows"] for row in await database.pool.fetch(played)] == [4] * (2 + 2), "no hour was played twice"
 
 
 def _everything_from(starts: Callable[[str, Any], bool]) -> Callable[[str, Any], bool]:

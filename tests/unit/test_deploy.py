@@ -97,6 +97,10 @@ def test_a_cluster_has_the_network_limits_and_the_version_that_were_measured() -
         given = {one["name"]: one.get("value") for one in container["env"]}
         assert given.items() >= {**NETWORK, "RAY_USAGE_STATS_ENABLED": "0"}.items()
         assert given["RAY_AUTH_MODE"] == "token", "others on the cluster's network can reach it"
+    sky = yaml.safe_load((DEPLOY / "skypilot" / "hindsight.yaml").read_text())
+    assert sky["envs"].items() >= {**NETWORK, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}.items()
+    assert "RAY_AUTH_TOKEN" in sky["secrets"]
+    assert wanted in sky["setup"]
 
 
 def test_the_pods_of_a_cluster_are_valid_pods() -> None:

@@ -8,8 +8,8 @@ from data_bridge.models import AgentTrajectory
 from data_bridge.quality import Reason, Rules, check
 from tests.builders import NOW, WINDOW, make_trajectory, make_window
 from trainer.config.sections import GroupSettings
-from trainer.plan.grouping import form_groups
-from trainer.plan.plan import assemble, make_plan
+from trainer.plan.grouping import assemble, form_groups
+from trainer.plan.plan import make_plan
 from trainer.types import PlannedGroup, PlannedWindow
 
 RULES = Rules(now=NOW)

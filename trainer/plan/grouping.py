@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from data_bridge.models import AgentTrajectory
 from data_bridge.quality import CheckedWindow, Exclusion, Reason
+from data_bridge.survey_types import UsableTrajectory
 from data_bridge.worlds.market import MARKET
 from data_bridge.worlds.world import World
 from trainer.config.sections import GroupingSettings
-from trainer.types import MIN_GROUP, Group
+from trainer.types import MIN_GROUP, Group, PlannedWindow
 
 
 class Comparable(Protocol):
@@ -31,6 +33,9 @@ class Comparable(Protocol):
     @property
     def starting_balance(self) -> float | None: ...
 
+
+Lasting = Mapping[tuple[str, str], Exclusion]
+"""Rows that were found at fault before, by trajectory id and content hash."""
 
 C = TypeVar("C", bound=Comparable)
 
@@ -160,3 +165,34 @@ def _group_count(per_agent: Sequence[int], max_group: int) -> int:
         if placed >= MIN_GROUP * number and used > best_used:
             best, best_used = number, used
     return best
+
+
+def row_name(row: UsableTrajectory | AgentTrajectory) -> tuple[str, str]:
+    return row.trajectory_id, row.content_hash
+
+
+def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -> Grouped:
+    """The planned groups with the trajectories as they were read.
+
+    A member that is no longer usable has its own reason in ``checked`` or ``lasting``; a group that falls below its
+    minimum because of that is dropped.
+    """
+    wanted = {name for group in planned.groups for name in group.trajectory_ids}
+    readable = {
+        trajectory.trajectory_id: trajectory for trajectory in checked.usable if row_name(trajectory) not in lasting
+    }
+    groups: list[Group] = []
+    excluded = [
+        lasting[row_name(one)] for one in checked.usable if row_name(one) in lasting and one.trajectory_id in wanted
+    ]
+    for plan in planned.groups:
+        members = tuple(readable[name] for name in plan.trajectory_ids if name in readable)
+        if len(members) >= MIN_GROUP:
+            truth = (checked.window.outcomes, checked.world, checked.window.hours)
+            groups.append(Group(plan.group_id, planned.window_id, members, *truth))
+        else:
+            excluded += [
+                Exclusion(one.trajectory_id, one.agent_id, planned.window_id, Reason.NO_COMPARABLE_PEER)
+                for one in members
+            ]
+    return Grouped(tuple(groups), tuple(excluded))

@@ -21,7 +21,7 @@ from data_bridge.database import Database
 from data_bridge.discovery import WindowRef
 from data_bridge.errors import NotEnoughData
 from data_bridge.long_list import LongList, Picked
-from data_bridge.quality import CheckedWindow, Exclusion, Measurable, Reason, Rules
+from data_bridge.quality import Exclusion, Measurable, Reason, Rules
 from data_bridge.reader import WindowReader
 from data_bridge.survey import Survey, survey
 from data_bridge.window_ids import start_of
@@ -32,11 +32,11 @@ from trainer.config.settings import written_duration
 from trainer.ledger.evaluations import first_consulted, unreached_among
 from trainer.ledger.runs import Ledger
 from trainer.plan.dropout import Members
-from trainer.plan.grouping import Comparable, Grouped, group_id, partition
-from trainer.plan.remaining import Lasting, row_name, without_done
+from trainer.plan.grouping import Comparable, group_id, partition
+from trainer.plan.remaining import without_done
 from trainer.progress import counted
 from trainer.statistics.hold_out import NOTHING_HELD_OUT, HoldOut, hold_out
-from trainer.types import MIN_GROUP, Group, PlannedGroup, PlannedWindow, RunPlan
+from trainer.types import PlannedGroup, PlannedWindow, RunPlan
 
 
 @dataclass(frozen=True)
@@ -285,33 +285,6 @@ def _thinned(window: _Formed, is_dropped: Iterator[int]) -> tuple[PlannedWindow,
                 kept.append(one.trajectory_id)
         groups.append(PlannedGroup(name, tuple(kept)))
     return PlannedWindow(window.window_id, window.hours, tuple(groups)), dropped
-
-
-def assemble(checked: CheckedWindow, planned: PlannedWindow, lasting: Lasting) -> Grouped:
-    """The planned groups with the trajectories as they were read.
-
-    A member that is no longer usable has its own reason in ``checked`` or ``lasting``; a group that falls below its
-    minimum because of that is dropped.
-    """
-    wanted = {name for group in planned.groups for name in group.trajectory_ids}
-    readable = {
-        trajectory.trajectory_id: trajectory for trajectory in checked.usable if row_name(trajectory) not in lasting
-    }
-    groups: list[Group] = []
-    excluded = [
-        lasting[row_name(one)] for one in checked.usable if row_name(one) in lasting and one.trajectory_id in wanted
-    ]
-    for plan in planned.groups:
-        members = tuple(readable[name] for name in plan.trajectory_ids if name in readable)
-        if len(members) >= MIN_GROUP:
-            truth = (checked.window.outcomes, checked.world, checked.window.hours)
-            groups.append(Group(plan.group_id, planned.window_id, members, *truth))
-        else:
-            excluded += [
-                Exclusion(one.trajectory_id, one.agent_id, planned.window_id, Reason.NO_COMPARABLE_PEER)
-                for one in members
-            ]
-    return Grouped(tuple(groups), tuple(excluded))
 
 
 def in_training_order(windows: Iterable[PlannedWindow], seed: int) -> Picked[PlannedWindow]:

@@ -11,21 +11,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 
 from data_bridge.long_list import LongList
-from data_bridge.models import AgentTrajectory
 from data_bridge.quality import Exclusion, Reason
-from data_bridge.survey_types import UsableTrajectory, WindowSummary
+from data_bridge.survey_types import WindowSummary
 from trainer.ledger.runs import Ledger
+from trainer.plan.grouping import Lasting, row_name
 from trainer.statistics.hold_out import OneHour
 
 _LOOKED_UP_AT_ONCE = 20_000
 """Rows of windows that the ledger is asked about in one query."""
-
-Lasting = Mapping[tuple[str, str], Exclusion]
-"""Rows that were found at fault before, by trajectory id and content hash."""
-
-
-def row_name(row: UsableTrajectory | AgentTrajectory) -> tuple[str, str]:
-    return row.trajectory_id, row.content_hash
 
 
 @dataclass(slots=True)

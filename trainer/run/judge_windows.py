@@ -22,8 +22,7 @@ from data_bridge.window_parts import summaries
 from data_bridge.worlds.world import World
 from trainer.config.sections import GroupingSettings
 from trainer.ledger.units import GroupResult
-from trainer.plan.grouping import group_id, partition
-from trainer.plan.plan import assemble
+from trainer.plan.grouping import assemble, group_id, partition
 from trainer.progress import FailurePolicy, FailureTally, Progress
 from trainer.types import Group, Judge, JudgedGroup, JudgeFailure, PlannedGroup, PlannedWindow
 from trainer.workers.elsewhere import Workers

@@ -19,7 +19,8 @@ from dataclasses import replace
 from data_bridge.errors import HindsightError
 from data_bridge.quality import check
 from data_bridge.redaction import redact
-from trainer.plan.plan import Outlook, SurveyedLog, assemble
+from trainer.plan.grouping import assemble
+from trainer.plan.plan import Outlook, SurveyedLog
 from trainer.run.session import Session
 from trainer.run.training_run import TrainingRun
 from trainer.types import MIN_GROUP, Group, Judge, JudgedGroup, JudgeFailure, JudgeIdentity

@@ -14,9 +14,7 @@ from data_bridge.reader import WindowReader
 from data_bridge.worlds.world import World
 from trainer.faults import first_fault
 from trainer.ledger.units import GroupResult, Member, Unit, UnitResult
-from trainer.plan.grouping import Grouped
-from trainer.plan.plan import assemble
-from trainer.plan.remaining import Lasting
+from trainer.plan.grouping import Grouped, Lasting, assemble
 from trainer.types import MIN_GROUP, Group, JudgedGroup, JudgeFailure
 
 _CHANGED = "a row of its group has gone or changed since it was judged"

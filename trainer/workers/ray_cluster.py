@@ -15,8 +15,6 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.workers.worker import work
-
 logger = logging.getLogger(__name__)
 
 # With Ray's own defaults, a host whose link was cut was noticed after 421 s, or not at all; with these after 12.9 s.
@@ -54,6 +52,8 @@ class RayWorker:
     """The process that Ray starts. Its only arguments are names: of the job, and of the file with its secrets."""
 
     def run(self, job_id: str, place: int, secrets_path: str) -> None:
+        from trainer.workers.worker import work  # only here: whoever places workers does not pay for what they import
+
         logging.basicConfig(level=logging.WARNING)
         asyncio.run(work(job_id, place, secrets_path))
 

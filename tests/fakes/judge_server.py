@@ -15,6 +15,7 @@ import asyncio
 import json
 import math
 import re
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -352,9 +353,14 @@ def dropped() -> Behaviour:
 
 
 class JudgeServer:
-    """Runs from ``with`` to its end. ``requests`` holds every request that came, in order."""
+    """Runs from ``with`` to its end. ``requests`` holds every request that came, in order.
 
-    def __init__(self, script: Sequence[Behaviour] = (), otherwise: Behaviour | None = None, port: int = 0) -> None:
+    ``at`` is a bound socket, which refuses connections until then: nobody else can have its port meanwhile.
+    """
+
+    def __init__(
+        self, script: Sequence[Behaviour] = (), otherwise: Behaviour | None = None, at: socket.socket | None = None
+    ) -> None:
         self.script = list(script)
         self.otherwise = otherwise or honest()
         self.requests: list[Request] = []
@@ -364,7 +370,8 @@ class JudgeServer:
         self._thread = threading.Thread(target=self._run, name="judge server", daemon=True)
         self._ready = threading.Event()
         self._open: set[asyncio.Task[None]] = set()
-        self.port = port
+        self.port = 0 if at is None else int(at.getsockname()[1])
+        self._at = at
 
     @property
     def base_url(self) -> str:
@@ -381,9 +388,8 @@ class JudgeServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(
-            asyncio.start_server(self._connected, "127.0.0.1", self.port, backlog=512)
-        )
+        where: dict[str, Any] = {"host": "127.0.0.1", "port": 0} if self._at is None else {"sock": self._at}
+        server = self._loop.run_until_complete(asyncio.start_server(self._connected, **where, backlog=512))
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()

@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -170,13 +171,14 @@ async def test_an_endpoint_that_is_away_for_less_is_waited_for(
     """As when a model server is started again: with one attempt a call, no group may fail on it."""
     await insert_windows(database, WINDOWS)
     training = _training(database_url, tmp_path, tmp_path_factory)
-    with JudgeServer() as server:
-        flags, port = (*ON_LOG, *_judged_by(server)), server.port
-    process = training.start(*flags, "--judge-attempts", "1")
+    away = socket.socket()  # bound, so that the port is nobody else's, and not listening, so that it refuses
+    away.bind(("127.0.0.1", 0))
+    server = JudgeServer(at=away)
+    process = training.start(*ON_LOG, *_judged_by(server), "--judge-attempts", "1")
     while not await database.pool.fetchval("SELECT count(*) FROM hindsight.judge_calls WHERE result = 'failed'"):
         assert process.is_alive()
         await asyncio.sleep(0.02)
-    with JudgeServer(port=port) as server:
+    with server:
         code, said = await training.ended(process)
         assert code == 0, said
         assert len(server.requests) == 2 * WINDOWS

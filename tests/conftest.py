@@ -26,7 +26,7 @@ from data_bridge.migrate import apply, load_migrations
 T = TypeVar("T")
 
 _IN_MEMORY = Path("/dev/shm")
-_ROOM = 4 * 2**30
+_ROOM = 2 * 2**30
 _UNSAFE_BUT_FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 
 

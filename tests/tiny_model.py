@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     import pytest
 
 
-def shared_tiny_model(factory: pytest.TempPathFactory, *, width: int = 64) -> Path:
-    """The tiny model, built once for all workers and all later runs on this machine. Only to be read."""
+def shared_tiny_model(factory: pytest.TempPathFactory, *, seed: int = 0, width: int = 64) -> Path:
+    """The tiny model, built once for all workers and all later runs on this machine. Only to be read.
+
+    Building one takes 3 s of CPU, most of it for the tokenizer.
+    """
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-    target = factory.getbasetemp().parent.parent / f"hindsight-tiny-model-{width}-{recipe}"
+    target = factory.getbasetemp().parent.parent / f"hindsight-tiny-model-{width}-{seed}-{recipe}"
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
-            tiny_model_directory(factory.mktemp("tiny"), width=width).rename(target)
+            tiny_model_directory(factory.mktemp("tiny"), seed=seed, width=width).rename(target)
     return target
 
 

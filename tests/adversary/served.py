@@ -1,16 +1,18 @@
-"""The real serve.py in a process of its own, for tests that attack it over real sockets."""
+"""The real serve command in a process of its own, for tests that attack it over real sockets.
+
+Forked from a server that has imported torch; ``tests/e2e/test_serve.py`` starts the script itself.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,9 @@ import httpx
 import psutil
 import pytest
 
+from tests.fakes.trainer_process import start
 from tests.tiny_model import shared_tiny_model
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "serve.py"
 KEY = "serve-key-of-the-adversary-tests"
 ASK: list[Any] = [{"role": "user", "content": "hello"}]
 QUESTION: dict[str, Any] = {"model": "hindsight", "messages": ASK, "max_tokens": 2}
@@ -32,8 +34,14 @@ SOON = 20.0
 
 @dataclass(frozen=True)
 class Served:
-    process: subprocess.Popen[str]
+    process: ForkServerProcess
     port: int
+    output: Path
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
 
     @property
     def url(self) -> str:
@@ -50,7 +58,7 @@ class Served:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SOON)
 
     def megabytes(self) -> float:
-        return float(psutil.Process(self.process.pid).memory_info().rss) / 1e6
+        return float(psutil.Process(self.pid).memory_info().rss) / 1e6
 
     def seconds_to_health(self) -> float:
         started = time.monotonic()
@@ -58,31 +66,43 @@ class Served:
         assert answer.json()["status"] == "ok"
         return time.monotonic() - started
 
+    def ended(self, number: int, seconds: float) -> tuple[int | None, str]:
+        """The exit code after the signal, None if it runs on, and what it said after its first line."""
+        os.kill(self.pid, number)
+        self.process.join(seconds)
+        return self.process.exitcode, self.output.read_text().partition("\n")[2]
+
 
 @contextmanager
-def serving(factory: pytest.TempPathFactory, *flags: str, files: int | None = None, key: str = "") -> Iterator[Served]:
-    """The command on the tiny model; ``files``: how many it may have open, with no way to raise that."""
+def serving(
+    factory: pytest.TempPathFactory,
+    *flags: str,
+    files: int | None = None,
+    key: str = "",
+    ignoring: Sequence[int] = (),
+) -> Iterator[Served]:
+    """The command on the tiny model; ``files`` and ``ignoring`` as of ``trainer_process.start``."""
     home = factory.mktemp("home")
     tiny = shared_tiny_model(factory)
-    limit = ["prlimit", f"--nofile={files}:{files}"] if files is not None else []
-    process = subprocess.Popen(
-        [*limit, sys.executable, str(SCRIPT), "--home", str(home), "--base-model", str(tiny), *START, *flags],
-        cwd=home,
-        env={"PATH": os.environ["PATH"], "HOME": str(home)} | ({"HINDSIGHT_SERVE_KEY": key} if key else {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+    output = factory.mktemp("said") / "output.txt"
+    process = start(
+        ["--home", str(home), "--base-model", str(tiny), *START, *flags],
+        {"HOME": str(home)} | ({"HINDSIGHT_SERVE_KEY": key} if key else {}),
+        output,
+        command="serve",
+        ignoring=ignoring,
+        folder=home,
+        files=files,
     )
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("Serving "), line + process.stdout.read()
-        yield Served(process, int(line.split(":")[-1].split("/")[0]))
+        while process.is_alive() and not (output.exists() and "\n" in output.read_text()):
+            time.sleep(0.01)
+        said = output.read_text()
+        assert said.startswith("Serving "), said
+        yield Served(process, int(said.split(":")[-1].split("/")[0]), output)
     finally:
         process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        process.join()
 
 
 def error_in(answer: httpx.Response) -> dict[str, Any]:

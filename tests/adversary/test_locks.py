@@ -65,13 +65,13 @@ def test_make_refuses_a_package_whose_file_is_another(tmp_path: Path, lock: str)
     for name in (*LOCKS, "requirements-torch.lock"):
         (project / name).write_text("")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    if lock == "requirements-dev.lock":
+        subprocess.run([sys.executable, "-m", "venv", project / ".venv"], check=True)
 
     def make(pin: str) -> str:
         """The Makefile's rule up to the lock; what pip said. What comes after it, the project itself, is not here."""
         (project / lock).write_text(pin)
         if lock == "requirements-dev.lock":
-            (project / ".venv").mkdir(exist_ok=True)
-            subprocess.run([sys.executable, "-m", "venv", project / ".venv"], check=True)
             (project / ".venv" / ".run").touch()
         target = ".venv/.dev" if lock == "requirements-dev.lock" else ".venv/.run"
         command = ["make", target, f"PYTHON={sys.executable}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from data_bridge.quality import Reason
 from tests.builders import make_call, make_step, make_trajectory
 from tests.builders_judge import make_group
 from tests.builders_training import judged, make_batch, make_settings, opened_backend
-from tests.tiny_model import shared_tiny_model, tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from trainer.faults import RowFaults, bisected, may_be_a_rows
 from trainer.inference.policy import CpuPolicy
 from trainer.judge import outcome, view
@@ -40,7 +41,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     made = {}
     for name in ("short", "nan"):
-        path = tiny_model_directory(tmp_path_factory.mktemp(name))
+        path = shutil.copytree(shared_tiny_model(tmp_path_factory), tmp_path_factory.mktemp(name) / "model")
         model = AutoModelForCausalLM.from_pretrained(path)
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
         model.config.tie_word_embeddings = False

@@ -232,5 +232,5 @@ def test_a_body_of_many_small_faults_is_refused_without_a_list_of_them(server: S
 
 
 def peak_megabytes(served: Served) -> float:
-    status = Path(f"/proc/{served.process.pid}/status").read_text()
+    status = Path(f"/proc/{served.pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1e3

@@ -151,7 +151,7 @@ def test_2000_idle_and_slow_connections_leave_health_answers_under_way_and_memor
     enough = threading.Event()
     with serving(tmp_path_factory) as served, ExitStack() as stack:
         assert served.post().status_code == 200  # loads the model
-        question = QUESTION | {"n": 4, "max_tokens": 2000, "stream": True, "temperature": 2}
+        question = QUESTION | {"n": 4, "max_tokens": 1000, "stream": True, "temperature": 2}
         asking = httpx.stream("POST", served.url + CHAT, json=question, timeout=120)
         lines = stack.enter_context(asking).iter_lines()
         assert next(lines).startswith("data: ")
@@ -174,7 +174,7 @@ def test_2000_idle_and_slow_connections_leave_health_answers_under_way_and_memor
 
 
 def server_connections(served: Served) -> int:
-    connections = psutil.Process(served.process.pid).net_connections("tcp")
+    connections = psutil.Process(served.pid).net_connections("tcp")
     return sum(connection.status == psutil.CONN_ESTABLISHED for connection in connections)
 
 
@@ -223,6 +223,4 @@ def test_a_client_that_never_ends_its_body_does_not_hold_up_a_stop(tmp_path_fact
     with serving(tmp_path_factory) as served, ExitStack() as stack:
         hold(served, stack, 5, opening.encode())
         assert served.seconds_to_health() < SOON  # by now the bodies have begun
-        served.process.send_signal(signal.SIGTERM)
-        rest, _ = served.process.communicate(timeout=SOON)
-    assert (served.process.returncode, rest) == (0, "")
+        assert served.ended(signal.SIGTERM, SOON) == (0, "")

@@ -180,15 +180,10 @@ def test_a_script_that_starts_it_with_an_ampersand_can_stop_it_with_kill() -> No
 
 
 def test_serve_started_by_a_script_ends_with_0_on_sigterm(tmp_path_factory: pytest.TempPathFactory) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with serving(tmp_path_factory) as served:
-            served.process.send_signal(signal.SIGINT)
-            assert served.seconds_to_health() < SAFETY_NET
-            served.process.send_signal(signal.SIGTERM)
-            assert served.process.wait(SAFETY_NET) == 0
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with serving(tmp_path_factory, ignoring=(signal.SIGINT,)) as served:
+        os.kill(served.pid, signal.SIGINT)
+        assert served.seconds_to_health() < SAFETY_NET
+        assert served.ended(signal.SIGTERM, SAFETY_NET) == (0, "")
 
 
 async def test_a_scheduler_started_by_a_script_ends_on_sigterm_while_it_waits(

@@ -249,8 +249,8 @@ async def test_the_embedded_model_keeps_its_tokens_also_when_it_ends_a_reply_its
     calls = []
     for number in range(8):
         call = make_call(prompt=f"ACME trades at {100 + number}. Say BUY or SELL, or explain in emoji and Chinese.")
-        for reply in await engine.model(None, "hindsight@step0").chat(call.seen(), n=16, max_tokens=20, seed=number):
+        for reply in await engine.model(None, "hindsight@step0").chat(call.seen(), n=8, max_tokens=20, seed=number):
             fields = {"completion_token_ids": list(reply.token_ids), "completion_logprobs": list(reply.logprobs)}
             calls.append(make_call(reply.text, prompt=call.user_prompt, **fields))
     await engine.close()
-    assert kept(policy, calls) >= 0.99
+    assert kept(policy, calls) == 1  # of 64: finds a fault of 2 % as often as 0.99 of 128 does

@@ -14,7 +14,7 @@ import pytest
 
 from data_bridge.database import Database
 from data_bridge.window_ids import end_of, start_of, windows_from
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from trainer.ledger.checkpoints import find_checkpoint
 from trainer.ledger.evaluations import leaked_windows
 from trainer.promote.publish import publish
@@ -46,11 +46,11 @@ async def _told(name: str, *arguments: str, cwd: Path) -> dict[str, Any]:
 
 @pytest.mark.model
 async def test_rollback_during_a_training_run_that_never_touches_the_windows_that_decide(
-    database: Database, database_url: str, tmp_path: Path
+    database: Database, database_url: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = tmp_path / "home"
     await play_windows(database, home / "spool", Market(7), scripted_cast(4, 7), WINDOWS, write_together=64)
-    base = await asyncio.to_thread(tiny_model_directory, tmp_path / "tiny")
+    base = await asyncio.to_thread(shared_tiny_model, tmp_path_factory)
     flags = ["--database-url", database_url, "--home", str(home)]
     until = f"{end_of(WINDOWS[-1], 2):%Y-%m-%dT%H:%M}"
     training = await _script(

@@ -22,7 +22,7 @@ import pytest
 from tests.fakes.judge_server import JudgeServer, Request
 from tests.fakes.judge_server import honest as answering
 from tests.fakes.judges_with_faults import by_decision
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -79,7 +79,7 @@ def _words(command: str) -> list[str]:
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     home = tmp_path_factory.mktemp("readme")
-    tiny = tiny_model_directory(tmp_path_factory.mktemp("tiny"))
+    tiny = shared_tiny_model(tmp_path_factory)
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("HINDSIGHT_", "JUDGE_", "WANDB_"))
     }

@@ -7,18 +7,20 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from data_bridge.database import Database
 from tests.builders import NOW, hours_before, insert_window
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 async def test_once_trains_the_period_with_what_its_own_flags_say(
-    database: Database, database_url: str, tmp_path: Path
+    database: Database, database_url: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ids = [trajectory for hour in hours_before(number=4) for trajectory in await insert_window(database.pool, hour)]
-    tiny, home = tiny_model_directory(tmp_path / "tiny"), tmp_path / "home"
+    tiny, home = shared_tiny_model(tmp_path_factory), tmp_path / "home"
     for_the_training = {
         "HINDSIGHT_BASE_MODEL": str(tiny),
         "HINDSIGHT_BACKEND": "cpu",

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+import pytest
+
 from data_bridge.database import Database
 from tests.builders import NOW, hours_before, insert_outcomes, insert_trajectory, recorder_steps
 from tests.fakes.judge_server import JudgeServer, honest
 from tests.fakes.trainer_process import start
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from trainer.train.backends.adapter_files import is_whole
 
 MOMENTS = ["starting"] * 3 + ["judging"] * 4 + ["training"] * 5 + ["durable"] * 5 + ["recorded"] * 3
@@ -117,13 +119,13 @@ class Lives:
 
 
 async def test_twenty_kills_lose_nothing_and_repeat_nothing(
-    database: Database, database_url: str, tmp_path: Path
+    database: Database, database_url: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ids: set[str] = set()
     for window_id in hours_before(number=WINDOWS):
         ids |= await _insert_marked_window(database, window_id)
     output = tmp_path / "output.txt"
-    tiny = tiny_model_directory(tmp_path / "tiny")
+    tiny = shared_tiny_model(tmp_path_factory)
     chance = random.Random(20)
     moments = chance.sample(MOMENTS, len(MOMENTS))
     with JudgeServer(otherwise=honest(delay=0.01)) as server:

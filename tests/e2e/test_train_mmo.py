@@ -16,7 +16,7 @@ import pytest
 
 from data_bridge.database import Database
 from tests.builders import NOW, hours_before, insert_window
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import ON_LOG, Command, insert_windows, trained
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model_directory(tmp_path_factory.mktemp("model") / "tiny")
+    return shared_tiny_model(tmp_path_factory)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,15 +28,18 @@ def start(
     errors: Path | None = None,
     command: str = "train_mmo",
     ignoring: Sequence[int] = (),
+    folder: Path | None = None,
+    files: int | None = None,
 ) -> ForkServerProcess:
     """Run ``command`` with ``argv``; what it prints is appended to ``output``, its stderr to ``errors`` if given.
 
     ``ignoring``: signals that it finds ignored, as under ``nohup`` or started by a script with ``&``.
+    ``folder``: where it is started. ``files``: how many it may have open, with no way to raise that.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     arguments = (command, list(argv), dict(environment), str(output), str(errors or output), list(ignoring))
-    process = context.Process(target=_run, args=arguments)
+    process = context.Process(target=_run, args=(*arguments, folder, files))
     process.start()
     return process
 
@@ -45,12 +49,23 @@ def _at_start(number: int) -> Any:
 
 
 def _run(
-    command: str, argv: list[str], environment: dict[str, str], output: str, errors: str, ignoring: list[int]
+    command: str,
+    argv: list[str],
+    environment: dict[str, str],
+    output: str,
+    errors: str,
+    ignoring: list[int],
+    folder: Path | None,
+    files: int | None,
 ) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN if number in ignoring else _at_start(number))
     for path, stream in ((output, 1), (errors, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+    if folder is not None:
+        os.chdir(folder)
+    if files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     os.environ.update(environment)
     code = import_module(f"trainer.cli.{command}").main(argv)
     sys.stdout.flush()

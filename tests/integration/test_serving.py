@@ -27,7 +27,7 @@ from starlette.applications import Starlette
 
 from data_bridge.database import Database
 from tests.builders_promotion import insert_checkpoint
-from tests.tiny_model import tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from trainer.inference.chat_models import Engine
 from trainer.inference.checkpoints import CheckpointStore, StoredStep, store_of
 from trainer.promote.publish import publish, roll_back
@@ -43,7 +43,7 @@ IMAGE: list[Any] = [{"role": "user", "content": [{"type": "image_url", "image_ur
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model_directory(tmp_path_factory.mktemp("tiny"))
+    return shared_tiny_model(tmp_path_factory)
 
 
 def save_adapter(store: CheckpointStore, base: Path, step: int) -> Path:
@@ -276,8 +276,10 @@ async def test_a_checkpoint_that_cannot_be_loaded_is_the_servers_fault(tiny: Pat
         await openai.chat.completions.create(model="hindsight", messages=ASK, max_tokens=1)
 
 
-async def test_a_checkpoint_of_another_base_model_is_not_served_on_this_one(tiny: Path, tmp_path: Path) -> None:
-    other = tiny_model_directory(tmp_path / "other", seed=1)
+async def test_a_checkpoint_of_another_base_model_is_not_served_on_this_one(
+    tiny: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = shared_tiny_model(tmp_path_factory, seed=1)
     save_adapter(store_of(tmp_path, "hindsight"), other, 1)
     save_adapter(store_of(tmp_path, "hindsight"), tiny, 2)
     async with served(tiny, tmp_path) as url, client(url) as openai:

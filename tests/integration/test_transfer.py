@@ -14,7 +14,7 @@ from data_bridge.errors import ConfigurationError
 from tests.builders import hours_before, insert_window
 from tests.builders_training import good_and_bad_batch
 from tests.integration.test_cpu_backend import likelihood, opened, train
-from tests.tiny_model import shared_tiny_model, tiny_model_directory
+from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import ON_LOG, Command
 from trainer.cli import lineage as lineage_command
 from trainer.ledger.lineage import walk_back
@@ -70,9 +70,11 @@ async def test_a_beginning_that_cannot_be_is_refused(
         await opened(tmp_path, tiny, **({"model": "target"} | fields), init_from=name)
 
 
-async def test_an_adapter_of_another_base_model_is_refused(tmp_path: Path, tiny: Path) -> None:
+async def test_an_adapter_of_another_base_model_is_refused(
+    tmp_path: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     await source(tmp_path, tiny)
-    other = tiny_model_directory(tmp_path / "other", seed=1)
+    other = shared_tiny_model(tmp_path_factory, seed=1)
     with pytest.raises(ConfigurationError, match="was trained on"):
         await opened(tmp_path, other, model="target", init_from="source@step2")
 

@@ -16,8 +16,14 @@ from trainer.config.training import GateSettings
 STAGES = tuple(f"trainer.{stage}." for stage in ("plan", "judge", "train", "evaluate", "promote", "serve", "lessons"))
 KNOW_ALL_SETTINGS = ("trainer.cli.", "trainer.run.", "trainer.pipeline", "trainer.config.")
 
-HANDED = [one for module in modules_in("trainer") for one in handed(module)]
-"""Every function and class of ours that is handed settings, with what it is handed."""
+
+@pytest.fixture(scope="module")
+def everywhere() -> list[Handed]:
+    """Every function and class of ours that is handed settings, with what it is handed.
+
+    Found by a test, not at collection: it takes seconds, and each worker collects all tests.
+    """
+    return [one for module in modules_in("trainer") for one in handed(module)]
 
 
 def with_all_settings(found: Iterable[Handed]) -> list[Definition]:
@@ -30,24 +36,18 @@ def with_secrets(found: Iterable[Handed]) -> list[Definition]:
     return [at for at, cls in sections if any("SecretStr" in str(kind) for kind in fields_of(cls).values())]
 
 
-def test_only_commands_runs_and_the_pipeline_are_handed_all_settings_of_a_command() -> None:
-    assert [at for at in with_all_settings(HANDED) if not at.module.startswith(KNOW_ALL_SETTINGS)] == []
+def test_only_commands_runs_and_the_pipeline_are_handed_all_settings_of_a_command(everywhere: list[Handed]) -> None:
+    assert [at for at in with_all_settings(everywhere) if not at.module.startswith(KNOW_ALL_SETTINGS)] == []
 
 
-@pytest.mark.parametrize(
-    ("at", "section"),
-    [
-        pytest.param(at, cls, id=f"{at.name}-{cls.__name__}")
-        for at, cls in HANDED
-        if at.module.startswith(STAGES) and at in classes_in(at.module)
-    ],
-)
-def test_a_stage_reads_every_setting_that_it_is_handed(at: Definition, section: type) -> None:
-    assert reads_from(at).unread(section) == set()
+def test_a_stage_reads_every_setting_that_it_is_handed(everywhere: list[Handed]) -> None:
+    stages = [one for one in everywhere if one.at.module.startswith(STAGES) and one.at in classes_in(one.at.module)]
+    assert stages
+    assert {one: unread for one in stages if (unread := reads_from(one.at).unread(one.settings))} == {}
 
 
-def test_secrets_are_handed_only_to_those_who_use_them() -> None:
-    trusted = [at for at in with_secrets(HANDED) if not at.module.startswith("trainer.config.")]
+def test_secrets_are_handed_only_to_those_who_use_them(everywhere: list[Handed]) -> None:
+    trusted = [at for at in with_secrets(everywhere) if not at.module.startswith("trainer.config.")]
     assert [at for at in trusted if not reads_from(at).reveals_secret] == []
 
 

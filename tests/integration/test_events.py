@@ -46,6 +46,23 @@ async def test_an_event_that_commits_late_is_waited_for(database: Database) -> N
     assert words(await cursor.advance(database)) == ["late", "early"]
 
 
+async def test_the_late_one_may_have_the_higher_number(database: Database) -> None:
+    """Then no transaction that has ended tells of it, and no snapshot either."""
+    cursor = await Cursor.at_the_end(database)
+    async with database.pool.acquire() as early, database.pool.acquire() as late:
+        one, other = early.transaction(), late.transaction()
+        await one.start()
+        await early.execute("SELECT pg_current_xact_id()")
+        await other.start()
+        await say(late, "late")
+        await say(early, "early")
+        await one.commit()
+        assert await cursor.advance(database) == []
+        assert await cursor.advance(database) == []
+        await other.commit()
+    assert words(await after_a_gap(cursor, database)) == ["late", "early"]
+
+
 async def test_an_id_that_was_rolled_back_is_passed_over(database: Database) -> None:
     cursor = await Cursor.at_the_end(database)
     async with database.pool.acquire() as undone:

@@ -3,14 +3,14 @@
 Ids come from a sequence, which hands them out before a transaction commits: of two events the later id can be visible
 first. A reader that simply continued above the highest id that it has seen would lose the earlier event for ever.
 ``Cursor`` therefore passes over a missing id only when every transaction that could still bring it has ended. As an
-event gets its id after its transaction got its number, that is exactly known, and nobody else's long transaction holds
-up the events while none of them is missing.
+event gets its id after its transaction got its number, these are all below a number that is taken once a later id is
+visible, and nobody else's long transaction holds up the events while none of them is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -53,10 +53,11 @@ INSERT INTO hindsight.events (transaction, kind, model, run_id, data) SELECT num
 """
 _AFTER = """
 SELECT event_id, at, kind, model, run_id, data::text,
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_open,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_number
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_open
   FROM hindsight.events WHERE event_id > $1 ORDER BY event_id LIMIT $2
 """
+# A number of our own: a snapshot knows only up to which number transactions have ended, not which were given out.
+_NUMBER = "SELECT pg_current_xact_id()::text::bigint"
 _BETWEEN = """
 SELECT event_id, at, kind, model, run_id, data::text FROM hindsight.events
  WHERE event_id > $1 AND event_id <= $2 ORDER BY event_id LIMIT $3
@@ -96,12 +97,13 @@ async def newest_event(database: Database) -> int:
 
 @dataclass(slots=True)
 class Cursor:
-    """The position up to which every event has been seen. One query each time it is advanced."""
+    """The position up to which every event has been seen. One query each time it is advanced, two where ids miss."""
 
     position: int
-    _awaited: int | None = None
-    """The transaction number below which all must have ended before the missing ids count as never used."""
-    _missing_from: int = field(default=0)
+    _awaited: int = 0
+    """All transactions below this number must have ended before ids that miss below ``_visible`` count as unused."""
+    _visible: int = 0
+    """The highest id that was visible when that number was taken."""
 
     @classmethod
     async def at_the_end(cls, database: Database) -> Cursor:
@@ -113,18 +115,14 @@ class Cursor:
         rows = await database.pool.fetch(_AFTER, self.position, AT_ONCE)
         events: list[LoggedEvent] = []
         for row in rows:
-            if row["event_id"] != self.position + 1 and not self._is_settled(row):
-                break
-            self._awaited = None
+            if row["event_id"] != self.position + 1:
+                if row["event_id"] > self._visible:
+                    self._awaited, self._visible = await database.pool.fetchval(_NUMBER), rows[-1]["event_id"]
+                if row["oldest_open"] < self._awaited:
+                    break
             self.position = row["event_id"]
             events.append(_event(row))
         return events
-
-    def _is_settled(self, row: Any) -> bool:
-        """Whether the ids between the position and this row can no longer come."""
-        if self._awaited is None or self._missing_from != self.position:
-            self._awaited, self._missing_from = row["next_number"], self.position
-        return bool(row["oldest_open"] >= self._awaited)
 
 
 _NOTIFY = """

@@ -365,6 +365,11 @@ class JudgeServer:
         self.otherwise = otherwise or honest()
         self.requests: list[Request] = []
         self.most_at_once = 0
+        self.does_one_thing = False
+        """Whether it answers nothing else while it judges."""
+        self.was_probed = threading.Event()
+        self.is_silent = threading.Event()
+        """Set: it takes everything and answers nothing."""
         self._at_once = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="judge server", daemon=True)
@@ -419,9 +424,13 @@ class JudgeServer:
         content = await reader.readexactly(int(headers.get("content-length", 0)))
         method, path, _ = first.split(" ")
         if (method, path) != ("POST", "/v1/chat/completions"):
+            while self.does_one_thing and self._at_once:
+                await asyncio.sleep(0.01)
             response = Response(404, {"error": {"message": f"no such path: {method} {path}"}})
         else:
             response = await self._answered(Request(headers, json.loads(content)))
+        while self.is_silent.is_set():
+            await asyncio.sleep(0.05)
         if response.drop:
             writer.transport.abort()
             return False
@@ -433,6 +442,8 @@ class JudgeServer:
             + payload
         )
         await writer.drain()
+        if method == "GET":
+            self.was_probed.set()
         return True
 
     async def _answered(self, request: Request) -> Response:

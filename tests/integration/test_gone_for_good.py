@@ -155,8 +155,20 @@ async def test_a_judge_whose_endpoint_is_gone_ends_the_run_and_loses_no_group(
     code, said = await training.ended(process)
     assert code == 4, said
     assert re.search(r"The judge is gone: group \S+ of window (\S+) waits for it", said)
+    assert await _verdicts(database) == 5, "as many as were answered"
+
+    with JudgeServer() as server:  # this one takes calls, and at some point answers nothing any more
+        server.otherwise = _stalls_after(server, answers=2)
+        process = training.start(*ON_LOG, *_judged_by(server), *BRIEFLY)
+        await _until(lambda: len(server.requests) > 2 and server.was_probed.is_set(), process)
+        server.is_silent.set()
+        code, said = await training.ended(process)
+    assert code == 4, said
+    assert re.search(r"The judge is gone: group \S+ of window \S+ waits .* nor a probe was answered for 1 s", said), (
+        said
+    )
     stored = await _verdicts(database)
-    assert stored == 5, "as many as were answered"
+    assert stored == 7
 
     with JudgeServer() as server:
         code, said = await training.run(*ON_LOG, *_judged_by(server))

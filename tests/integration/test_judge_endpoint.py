@@ -19,6 +19,7 @@ from tests.builders_judge import API_KEY, AT_ONCE, SECRETS, judge_settings, make
 from tests.fakes import judge_server as fake
 from tests.fakes.judge_server import Behaviour, JudgeServer
 from trainer.config.sections import JudgeSecrets
+from trainer.judge.limits import Retry
 from trainer.judge.open import open_judge
 from trainer.judge.ruler import LlmJudge
 from trainer.ledger.verdicts import CallResult, MemoryVerdicts
@@ -29,10 +30,12 @@ EXPECTED = {"trajectory-1": 0.4517, "trajectory-2": 0.625, "trajectory-3": 0.798
 
 
 @asynccontextmanager
-async def judge_at(server: JudgeServer, *, judge_api_key: str = API_KEY, **changes: Any) -> AsyncIterator[LlmJudge]:
+async def judge_at(
+    server: JudgeServer, *, judge_api_key: str = API_KEY, retry: Retry = AT_ONCE, **changes: Any
+) -> AsyncIterator[LlmJudge]:
     asked: dict[str, Any] = {"judge_base_url": server.base_url, "judge_orders": 1}
     settings, secrets = judge_settings(**(asked | changes)), JudgeSecrets(judge_api_key=SecretStr(judge_api_key))
-    async with open_judge(settings, secrets, None, "run-1", retry=AT_ONCE) as judge:
+    async with open_judge(settings, secrets, None, "run-1", retry=retry) as judge:
         assert isinstance(judge, LlmJudge)
         yield judge
 
@@ -469,3 +472,27 @@ async def test_the_same_group_twice_is_asked_about_once() -> None:
     assert third.cached
     assert third.cost_usd == 0
     assert len(server.requests) == 2
+
+
+async def test_an_endpoint_that_falls_silent_is_gone_before_its_call_has_timed_out() -> None:
+    """It has answered a probe while it judged: so its silence tells."""
+    with JudgeServer(otherwise=fake.honest(delay=timedelta(hours=1).total_seconds())) as server:
+        async with judge_at(server, retry=replace(AT_ONCE, gone_after=0.5)) as judge:
+            judging = asyncio.create_task(judge.judge(make_group()))
+            await asyncio.to_thread(server.was_probed.wait, 60)
+            server.is_silent.set()
+            with pytest.raises(
+                JudgeError, match=r"is gone: group \S+ of window .* nor a probe was answered"
+            ):
+                await asyncio.wait_for(judging, 60)
+        assert isinstance(judge.store, MemoryVerdicts)
+        [(_, call)] = judge.store.calls
+    assert (call.result, call.tokens_estimated) == (CallResult.TIMEOUT, True), "it may be billed"
+
+
+async def test_an_endpoint_that_does_one_thing_at_a_time_may_be_silent_while_it_judges() -> None:
+    with JudgeServer(otherwise=fake.honest(delay=1.5)) as server:
+        server.does_one_thing = True
+        result = await judge_once(server, retry=replace(AT_ONCE, gone_after=0.2))
+    assert scores(result) == EXPECTED
+    assert len(server.requests) == 1

@@ -25,21 +25,17 @@ from data_bridge.redaction import redact, register_secret
 from trainer.config.sections import WandbSecrets
 from trainer.config.training import AddressSettings, EngineSettings
 from trainer.inference.base_model import check_base, model_directory
-from trainer.inference.probed import ProbedServer, ServerSilent
+from trainer.inference.probed import HttpProbe, ProbedServer, ServerSilent
 from trainer.inference.request import EngineRequest, PromptRefused
 from trainer.types import ChatModel, Checkpoint, Completion
 
 if TYPE_CHECKING:
-    import httpx
     from openai.types.chat.chat_completion import Choice
 
 
 _ATTEMPTS = 4
 _CONNECT_TIMEOUT = 5.0
 """Seconds: a host that is cut off the network does not even refuse a connection."""
-_PROBE_TIMEOUT = 10.0
-_NOBODY_BEHIND = frozenset({502, 504})
-"""A gateway's answer for a server that it does not reach."""
 
 K = TypeVar("K")
 
@@ -139,14 +135,11 @@ class EndpointModel:
         self._model = model
         self.name = name or model
         self._has_logprobs = True
-        self._prober: httpx.AsyncClient | None = None
+        self._probe = HttpProbe(str(self._client.base_url))
         self._server: ProbedServer | None = None
         if gone_after is not None:
-            # Without connections that are kept: one that was opened before the server died tells nothing.
-            limits = httpx.Limits(max_keepalive_connections=0)
-            self._prober = httpx.AsyncClient(timeout=_PROBE_TIMEOUT, limits=limits)
             lost = (APIConnectionError,)
-            self._server = ProbedServer(self._label, self._is_there, gone_after.total_seconds(), lost)
+            self._server = ProbedServer(self._label, self._probe, gone_after.total_seconds(), lost)
 
     async def chat(
         self,
@@ -200,17 +193,6 @@ class EndpointModel:
             "the same command again, which resumes."
         )
 
-    async def _is_there(self) -> bool:
-        """Whether the endpoint answers anything, be it that it does not know us: the key is not sent along."""
-        import httpx
-
-        assert self._prober is not None
-        try:
-            answer = await self._prober.get(f"{str(self._client.base_url).rstrip('/')}/models")
-        except (httpx.HTTPError, OSError):
-            return False
-        return answer.status_code not in _NOBODY_BEHIND
-
     async def _choices(
         self, messages: Sequence[ChatMessage], options: dict[str, Any], *, logprobs: bool = True
     ) -> list[Choice]:
@@ -227,9 +209,9 @@ class EndpointModel:
         return choices
 
     async def close(self) -> None:
-        if self._server is not None and self._prober is not None:
+        if self._server is not None:
             await self._server.close()
-            await self._prober.aclose()
+        await self._probe.close()
         await self._client.close()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from data_bridge.errors import HindsightError, JudgeError
 from data_bridge.quality import Reason
+from trainer.inference.probed import ProbedServer, ServerSilent
 from trainer.judge.client import CallFailed, Endpoint, JudgeReply, Tokens
 from trainer.judge.cost import Price
 from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
@@ -26,6 +27,10 @@ class Bill:
     usd: float = 0.0
 
 
+class _Silent(CallFailed):
+    """Neither the call nor a probe was answered for so long that the endpoint is gone."""
+
+
 @dataclass(slots=True)
 class PaidCalls:
     """The only way to the endpoint. Calls may be concurrent."""
@@ -38,6 +43,8 @@ class PaidCalls:
     limiter: Limiter
     """Limits the calls in flight."""
     retry: Retry
+    server: ProbedServer | None = None
+    """The endpoint's server, to tell a slow one from one that is gone."""
     usage: JudgeUsage = field(default_factory=JudgeUsage)
     _stopped_by: HindsightError | None = None
     _undercount: float = 1.0
@@ -60,7 +67,7 @@ class PaidCalls:
                     if self._stopped_by is not None:
                         raise self._stopped_by
                     started = time.monotonic()
-                    answer = await self.endpoint.send(asked)
+                    answer = await self._sent(asked)
                     self._book(answer.used, bill)
                     self._undercount = max(self._undercount, answer.used.prompt / asked.prompt_tokens)
                     self.limiter.answered()
@@ -101,9 +108,23 @@ class PaidCalls:
                     raise NoVerdict(Reason.JUDGE_UNAVAILABLE, detail) from failure
                 await asyncio.sleep(self.retry.delay(failures, failure.retry_after, self._chance))
 
+    async def _sent(self, asked: Prompt) -> JudgeReply:
+        if self.server is None:
+            return await self.endpoint.send(asked)
+        started = time.monotonic()
+        try:
+            return await self.server.answer(lambda: self.endpoint.send(asked))
+        except ServerSilent as error:
+            fault = f"neither a call nor a probe was answered for {self.server.gone_after:g} s"
+            failure = _Silent(CallResult.TIMEOUT, fault, may_be_billed=True)
+            failure.latency_ms = (time.monotonic() - started) * 1000
+            raise failure from error
+
     def _silence_after(self, failure: CallFailed, started: float) -> float:
         """Seconds for which no call has reached the endpoint, this one included; 0 if this one has."""
         now = time.monotonic()
+        if isinstance(failure, _Silent):
+            return self.retry.gone_after
         if failure.is_cut:
             self._cut_since = now if self._cut_since is None else self._cut_since
             return now - self._cut_since

@@ -156,13 +156,13 @@ class Endpoint:
         _freeze_imports()
         register_secret(api_key)
         self._model = model
-        self._base_url, login = _without_login(base_url or OPENAI)
+        self.base_url, login = _without_login(base_url or OPENAI)
         self._timeout = timeout.total_seconds()
         self._reply_tokens = reply_tokens
         try:
             self._client = AsyncOpenAI(
                 api_key=api_key,
-                base_url=self._base_url,
+                base_url=self.base_url,
                 default_headers=login,
                 max_retries=0,
                 timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),  # ``_request`` has its own for the answer
@@ -179,7 +179,7 @@ class Endpoint:
     @property
     def label(self) -> str:
         """The endpoint's host, safe to print."""
-        return urlsplit(self._base_url).hostname or "the endpoint"
+        return urlsplit(self.base_url).hostname or "the endpoint"
 
     async def send(self, prompt: Prompt) -> JudgeReply:
         """The answer to one prompt. CallFailed says whether and when to retry."""

@@ -14,6 +14,7 @@ from data_bridge.quality import Measurable
 from data_bridge.redaction import redact
 from trainer.config.derived import judge_key
 from trainer.config.sections import JudgePriceSettings, JudgeSecrets, JudgeSettings
+from trainer.inference.probed import HttpProbe, ProbedServer
 from trainer.judge.adaptive import OrderNoise, OrderRule
 from trainer.judge.calls import PaidCalls
 from trainer.judge.client import Endpoint, Structure
@@ -154,6 +155,10 @@ async def _paid_calls(
         structure=structure,
     )
     stack.push_async_callback(endpoint.close)
+    probe = HttpProbe(endpoint.base_url)
+    stack.push_async_callback(probe.close)
+    server = ProbedServer("The judge", probe, retry.gone_after, needs_proof=True)
+    stack.push_async_callback(server.close)
     shared = beside if isinstance(beside, LlmJudge) else None
     return PaidCalls(
         endpoint=endpoint,
@@ -163,6 +168,7 @@ async def _paid_calls(
         budget=shared.budget if shared else Budget(settings.max_cost, spent=await store.spent()),
         limiter=shared.limiter if shared else Limiter(settings.judge_concurrency),
         retry=retry,
+        server=server,
     )
 
 

@@ -362,3 +362,15 @@ def listening(state: WandbServer) -> Iterator[WandbServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def silent_from(starts: Callable[[str, Any], bool]) -> Callable[[str, Any], bool]:
+    """What a host holds that is silent from the first request on that ``starts`` it."""
+    is_silent = threading.Event()
+
+    def holds(route: str, body: Any) -> bool:
+        if starts(route, body):
+            is_silent.set()
+        return is_silent.is_set()
+
+    return holds

@@ -7,9 +7,7 @@ wait, and was measured once (docs/scale.md). Ranks that die are in ``test_ranks.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -17,19 +15,17 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from data_bridge.database import Database, open_database
-from data_bridge.embedded import EmbeddedServer
 from data_bridge.migrate import apply
 from tests.builders import NOW, hours_before
 from tests.builders_judge import API_KEY
 from tests.fakes.judge_server import JudgeServer, Request, Response, honest
+from tests.fakes.own_postgres import OwnPostgres
 from tests.fakes.trainer_process import start
-from tests.fakes.wandb_server import listening, wandb_server
+from tests.fakes.wandb_server import listening, silent_from, wandb_server
 from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import ON_LOG, Command, insert_windows, trained
 from trainer.config.sections import DatabaseSettings
@@ -39,46 +35,11 @@ from trainer.ledger import heartbeat
 from trainer.train.backends.remote_job import Pace
 from trainer.workers import elsewhere
 
-FAST = {"fsync": "off", "full_page_writes": "off"}
 WINDOWS = 6
 BRIEFLY = ("--gone-after", "1s")
 LESS_BRIEFLY = ("--gone-after", "5s")
 """For servers that a busy machine may answer for late."""
 HELD = timedelta(hours=1).total_seconds()
-
-
-class OwnPostgres:
-    """A server of the test's own, to be killed and brought back."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._server = EmbeddedServer(folder, options=FAST)
-        self._server.start()
-        self.url = self._server.url()
-
-    def kill(self) -> None:
-        """No process of it is left, and nobody starts it again."""
-        self._signal(signal.SIGKILL)
-
-    def fall_silent(self) -> None:
-        """It keeps its connections and takes new ones, and answers none, until it is to ``speak_again``."""
-        self._signal(signal.SIGSTOP)
-
-    def speak_again(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: int) -> None:
-        postmaster = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
-        for one in [postmaster, *postmaster.children(recursive=True)]:
-            os.kill(one.pid, number)
-
-    def bring_back(self) -> None:
-        self._server = EmbeddedServer(self.folder, options=FAST)
-        self._server.start()
-        self.url = self._server.url()
-
-    def stop(self) -> None:
-        self._server.stop()
 
 
 @pytest.fixture
@@ -303,7 +264,7 @@ async def test_a_training_server_that_is_silent_or_gone_ends_the_run_and_its_job
     await insert_windows(database, WINDOWS)
     training = _training(database_url, tmp_path, tmp_path_factory, Remote)
     with wandb_server() as server:
-        server.holds = _everything_from(lambda route, body: route == "jobs")
+        server.holds = silent_from(lambda route, body: route == "jobs")
         code, said = await training.run("--wandb-base-url", server.url, *LESS_BRIEFLY)
     assert code == 4, said
     assert re.search(r"W&B does not answer about the submission for batch \S+ \(no answer in time\)", said), said
@@ -353,7 +314,7 @@ async def test_the_agents_model_gone_while_a_day_is_played_and_silent_while_it_i
     assert code == 4, said
     assert re.search(r"stopped while playing day 1 of 1: The model wandb-\S+:step0 at \S+ has not answered", said), said
 
-    server.holds = _everything_from(lambda route, body: route == "chat" and body["n"] > 1)
+    server.holds = silent_from(lambda route, body: route == "chat" and body["n"] > 1)
     with listening(server):
         process = training.start("--wandb-base-url", server.url, *asked)
         code, said = await training.ended(process)
@@ -368,18 +329,6 @@ async def test_the_agents_model_gone_while_a_day_is_played_and_silent_while_it_i
     assert set((await trained(database)).values()) == {1}
     played = 'SELECT "windowId", count(*) AS rows FROM trajectories GROUP BY 1'
     assert [row["rows"] for row in await database.pool.fetch(played)] == [4] * (2 + 2), "no hour was played twice"
-
-
-def _everything_from(starts: Callable[[str, Any], bool]) -> Callable[[str, Any], bool]:
-    """What a host holds that is silent from the first request on that ``starts`` it."""
-    is_silent = threading.Event()
-
-    def holds(route: str, body: Any) -> bool:
-        if starts(route, body):
-            is_silent.set()
-        return is_silent.is_set()
-
-    return holds
 
 
 async def test_workers_that_can_never_be_placed_end_a_training(

@@ -481,9 +481,7 @@ async def test_an_endpoint_that_falls_silent_is_gone_before_its_call_has_timed_o
             judging = asyncio.create_task(judge.judge(make_group()))
             await asyncio.to_thread(server.was_probed.wait, 60)
             server.is_silent.set()
-            with pytest.raises(
-                JudgeError, match=r"is gone: group \S+ of window .* nor a probe was answered"
-            ):
+            with pytest.raises(JudgeError, match=r"is gone: group \S+ of window .* nor a probe was answered"):
                 await asyncio.wait_for(judging, 60)
         assert isinstance(judge.store, MemoryVerdicts)
         [(_, call)] = judge.store.calls

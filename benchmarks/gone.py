@@ -54,10 +54,10 @@ class Scene:
 
     def __init__(self, folder: Path, base_model: Path, flags: tuple[str, ...]) -> None:
         self.postgres = OwnPostgres(folder / "postgres")
-        self._home, self._output, self._base, self._flags = folder / "home", folder / "output.txt", base_model, flags
+        self.home, self._output, self._base, self._flags = folder / "home", folder / "output.txt", base_model, flags
 
     async def fill(self, windows: int) -> None:
-        async with open_database(self.postgres.url, self._home) as database:
+        async with open_database(self.postgres.url, self.home) as database:
             await apply(database.pool)
             await insert_windows(database, windows)
 
@@ -65,7 +65,7 @@ class Scene:
         keys = {"JUDGE_API_KEY": API_KEY, "JUDGE_PRICE": "1/10", "WANDB_API_KEY": WANDB_KEY, "HF_HUB_OFFLINE": "1"}
         with self._output.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, str(ROOT / "scripts" / script), "--home", str(self._home), *flags, *self._flags],
+                [sys.executable, str(ROOT / "scripts" / script), "--home", str(self.home), *flags, *self._flags],
                 env={**os.environ, **keys, "DATABASE_URL": self.postgres.url},
                 stdout=output,
                 stderr=output,
@@ -168,7 +168,9 @@ def _judge_silent(scene: Scene) -> Iterator[Struck]:
 
 @contextmanager
 def _no_cluster(scene: Scene) -> Iterator[Struck]:
-    yield Struck(scene.training("--workers", "1", "--ray-address", "127.0.0.1:1"), time.monotonic())
+    process = scene.training("--workers", "1", "--ray-address", "127.0.0.1:1")
+    scene.until(lambda: [*scene.home.glob("workers/*.log")], process)  # the job is open, and somebody looks for Ray
+    yield Struck(process, time.monotonic())
 
 
 @contextmanager

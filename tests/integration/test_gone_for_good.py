@@ -1,7 +1,7 @@
 """Every stage of a run, gone for good in turn: exit 4, a sentence that names what the run waits for, and a resume.
 
 The waits are short by ``--gone-after``. That its default ends a run within a minute is computed from the parts of each
-wait, and was measured once (docs/scale.md). Ranks that die are in ``test_ranks.py``: a run goes on without them.
+wait, and measured by ``benchmarks/gone.py``. Ranks that die are in ``test_ranks.py``: a run goes on without them.
 """
 
 from __future__ import annotations

@@ -159,9 +159,12 @@ def _judge_killed(scene: Scene) -> Iterator[Struck]:
 
 @contextmanager
 def _judge_silent(scene: Scene) -> Iterator[Struck]:
-    with JudgeServer(otherwise=honest(delay=0.2)) as server:
+    with JudgeServer() as server:
+        server.otherwise = lambda request: honest(delay=0.2 if len(server.requests) <= 4 else HELD)(request)
         process = scene.training(*_asked(server))
-        scene.until(lambda: len(server.requests) > 4 and server.was_probed.is_set(), process)
+        scene.until(lambda: len(server.requests) > 4, process)
+        server.was_probed.clear()
+        scene.until(server.was_probed.is_set, process)
         server.is_silent.set()
         yield Struck(process, time.monotonic())
 

@@ -121,7 +121,9 @@ async def test_a_judge_whose_endpoint_is_gone_ends_the_run_and_loses_no_group(
     with JudgeServer() as server:  # this one takes calls, and at some point answers nothing any more
         server.otherwise = _stalls_after(server, answers=2)
         process = training.start(*ON_LOG, *_judged_by(server), *BRIEFLY)
-        await _until(lambda: len(server.requests) > 2 and server.was_probed.is_set(), process)
+        await _until(lambda: len(server.requests) > 2, process)
+        server.was_probed.clear()  # an answer to a probe while a call is held: from then on its silence tells
+        await _until(server.was_probed.is_set, process)
         server.is_silent.set()
         code, said = await training.ended(process)
     assert code == 4, said

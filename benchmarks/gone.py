@@ -317,6 +317,8 @@ def main() -> int:
     chosen = parser.parse_args()
     flags = ("--gone-after", chosen.gone_after) if chosen.gone_after else ()
     wanted = [name for name in CASES if any(word in name for word in chosen.stages)]
+    if not wanted:
+        parser.error(f"no stage is called so; there are: {', '.join(CASES)}")
     with tempfile.TemporaryDirectory() as folder:
         base_model = tiny_model_directory(Path(folder) / "tiny")
         results = [measure(name, base_model, flags) for name in wanted]

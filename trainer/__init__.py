@@ -8,7 +8,7 @@ the model, and ``faults`` finds the row that makes a stage fail; ``rewards`` is 
 ``abilities`` what a backend can do, ``advice`` what a release would do where an agent asks, and ``patterns`` what goes
 wrong again and again. ``lessons`` keeps what verdicts taught, each a ``lesson``, and finds it when an agent decides;
 ``prompts`` learns from verdicts which change to a prompt helps. ``workers`` are where units of reading and judging run,
-``flow`` the queues between stages. Around them are ``world``, ``certify``, ``schedule``, ``report``, ``console`` and
-``cli``; ``hosting`` is what both servers have in common. Reading and writing the game's tables is ``data_bridge``'s
-business.
+``flow`` the queues between stages, and ``probed`` a server that may be gone. Around them are ``world``, ``certify``,
+``schedule``, ``report``, ``console`` and ``cli``; ``hosting`` is what both servers have in common. Reading and writing
+the game's tables is ``data_bridge``'s business.
 """

@@ -15,7 +15,8 @@ import pytest
 
 from data_bridge.errors import BackendError, EndpointGone
 from data_bridge.models import ChatMessage
-from trainer.inference import chat_models, probed
+from trainer import probed
+from trainer.inference import chat_models
 from trainer.inference.chat_models import EndpointModel
 
 ASKED = [ChatMessage(role="user", content="Up?")]

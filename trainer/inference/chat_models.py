@@ -25,8 +25,8 @@ from data_bridge.redaction import redact, register_secret
 from trainer.config.sections import WandbSecrets
 from trainer.config.training import AddressSettings, EngineSettings
 from trainer.inference.base_model import check_base, model_directory
-from trainer.inference.probed import HttpProbe, ProbedServer, ServerSilent
 from trainer.inference.request import EngineRequest, PromptRefused
+from trainer.probed import HttpProbe, ProbedServer, ServerSilent
 from trainer.types import ChatModel, Checkpoint, Completion
 
 if TYPE_CHECKING:

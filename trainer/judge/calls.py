@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from data_bridge.errors import HindsightError, JudgeError
 from data_bridge.quality import Reason
-from trainer.inference.probed import ProbedServer, ServerSilent
 from trainer.judge.client import CallFailed, Endpoint, JudgeReply, Tokens
 from trainer.judge.cost import Price
 from trainer.judge.limits import Budget, Limiter, OverBudget, Retry
 from trainer.judge.offenders import NoVerdict, Unanswered
 from trainer.judge.prompt import Prompt
 from trainer.ledger.verdicts import Call, CallResult, JudgeQuestion, VerdictStore
+from trainer.probed import ProbedServer, ServerSilent
 from trainer.progress import JudgeUsage
 
 

@@ -14,7 +14,6 @@ from data_bridge.quality import Measurable
 from data_bridge.redaction import redact
 from trainer.config.derived import judge_key
 from trainer.config.sections import JudgePriceSettings, JudgeSecrets, JudgeSettings
-from trainer.inference.probed import HttpProbe, ProbedServer
 from trainer.judge.adaptive import OrderNoise, OrderRule
 from trainer.judge.calls import PaidCalls
 from trainer.judge.client import Endpoint, Structure
@@ -28,6 +27,7 @@ from trainer.judge.writing import PaidText
 from trainer.ledger.order_decisions import MemoryDecisions, PostgresDecisions
 from trainer.ledger.shared_budget import JobBudget
 from trainer.ledger.verdicts import LEASE, MemoryVerdicts, VerdictStore, open_verdicts
+from trainer.probed import HttpProbe, ProbedServer
 from trainer.types import TWO_PASSES, WITH_STEPS, Judge, JudgeIdentity
 
 

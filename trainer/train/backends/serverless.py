@@ -27,7 +27,7 @@ from pydantic import SecretStr
 
 from data_bridge.errors import BackendError, ConfigurationError
 from trainer.config.training import TraineeSettings
-from trainer.inference.probed import ProbedServer, ServerSilent
+from trainer.probed import ProbedServer, ServerSilent
 from trainer.train.backends import remote_job
 from trainer.train.backends.art_interface import at_pace, base_model_of, import_art, our_names, serverless_arguments
 from trainer.train.backends.deferred import TokenisingScorer, needs_scoring, prepare_logged

@@ -75,6 +75,7 @@ class ProbedServer:
         *,
         needs_proof: bool = False,
     ) -> None:
+        assert not (lost and needs_proof), "it would wait for ever for a server that was never proven"
         self.gone_after = gone_after
         self._name, self._probe, self._lost = name, probe, lost
         self._heard = self._probed_at = float("-inf")
